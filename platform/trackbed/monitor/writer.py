@@ -1,0 +1,80 @@
+"""One call writes a measurement to TensorBoard and to metrics.jsonl, under the same name and step.
+
+Telemetry never ends a run: when the disk is full the writer says so once and goes quiet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class Writer:
+    """Writes one run's measurements; only rank 0 has one."""
+
+    def __init__(self, folder: Path, start_step: int, say: Callable[[str], None]) -> None:
+        # torch's writer is a thin layer over TensorBoard's own and needs no TensorFlow.
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._say = say
+        self._broken = False
+        # purge_step hides what an attempt wrote after the checkpoint that this one resumes from.
+        self._events = SummaryWriter(str(folder), purge_step=start_step, flush_secs=5)
+        _forget_after(folder / "metrics.jsonl", start_step)
+        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+
+    def numbers(self, step: int, values: dict[str, float]) -> None:
+        """Record measurements of one step."""
+        self._guarded(lambda: self._write_numbers(step, values))
+
+    def text(self, step: int, name: str, markdown: str) -> None:
+        """Record a text, shown in TensorBoard's Text tab."""
+        self._guarded(lambda: self._events.add_text(name, markdown, step))
+
+    def flush(self) -> None:
+        """Make everything written so far visible to readers."""
+        self._guarded(self._events.flush)
+
+    def close(self) -> None:
+        self._guarded(self._events.close)
+        self._guarded(self._lines.close)
+
+    def _write_numbers(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._events.add_scalar(name, value, step)
+        record = {"step": step, "time": round(time.time(), 3), **values}
+        self._lines.write(json.dumps(record) + "\n")
+        self._lines.flush()
+
+    def _guarded(self, action: Callable[[], Any]) -> None:
+        if self._broken:
+            return
+        try:
+            action()
+        except (OSError, ValueError) as error:
+            self._broken = True
+            self._say(f"warning: measurements are no longer written ({error}); the training goes on")
+
+
+def _forget_after(path: Path, step: int) -> None:
+    """Drop the lines of steps that are about to be made again."""
+    if path.exists():
+        lines = [line for line in path.read_text("utf-8").splitlines() if json.loads(line)["step"] <= step]
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        os.replace(partial, path)
+
+
+def peak_memory_gib() -> float:
+    """The most memory this process has held, in GiB: of the GPU where there is one, else resident memory."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.max_memory_allocated()) / 2**30
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -1,0 +1,48 @@
+"""Where a run's result comes from: release, source revision, data, host. Written before the ranks start."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import trackbed
+from trackbed.job import Job, data_path
+
+
+def collect(job: Job, release: str) -> dict[str, Any]:
+    """A record that lets somebody else say whether they run the same thing."""
+    parts = {"train": job.data.train, "heldout": job.data.heldout}
+    return {
+        "trackbed": trackbed.__version__,
+        "release": release,
+        "image": os.environ.get("TRACKBED_RELEASE"),
+        "source": _source_revision(),
+        "data_sha256": {part: _sha256(data_path(name)) for part, name in parts.items()},
+        "host": platform.node(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "command": sys.argv,
+        "user": os.getuid(),
+        "submitted": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _source_revision() -> str | None:
+    """The commit of the checkout this runs from, with `-dirty` when it was changed; None outside a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,98 @@
+"""Held-out loss and exact match, each rank measuring its share and all adding up the same sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trackbed.data.batches import collate, pack
+from trackbed.data.chat import Conversation
+from trackbed.data.encode import Encoded, prompt
+from trackbed.job import Job
+from trackbed.train.engine import Ranks
+from trackbed.train.model import tensors
+
+PROMPTS_AT_ONCE = 48
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said to a held-out question, and what was right."""
+
+    question: str
+    wanted: str
+    given: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Held-out loss in nats a supervised token, the share of answers exactly right, and some answers (rank 0)."""
+
+    loss: float
+    exact_match: float
+    samples: int
+    answers: list[Answer]
+
+
+class Evaluator:
+    """Measures the same held-out samples each time it is called."""
+
+    def __init__(self, encoded: Encoded, tokenizer: Any, job: Job, ranks: Ranks) -> None:
+        chosen = spread(len(encoded.samples), job.evaluate.samples)
+        mine = chosen[ranks.rank :: ranks.world]
+        self._count = len(chosen)
+        self._tokenizer, self._job = tokenizer, job
+        self._conversations = [encoded.kept[index] for index in mine]
+        samples = [encoded.samples[index] for index in mine]
+        order = sorted(range(len(samples)), key=lambda index: -len(samples[index].ids))
+        rows = pack(order, [len(sample.ids) for sample in samples], job.data.row_length)
+        self._batches = [collate([[samples[index] for index in row]]) for row in rows]
+
+    def measure(self, engine: Any) -> Measured:
+        """Evaluate the engine's weights; collective, so every rank must call it."""
+        engine.eval()
+        with torch.no_grad():
+            answers = self._answers(engine.module.model)
+            loss, tokens = self._loss(engine)
+        engine.train()
+        right = sum(answer.given == answer.wanted for answer in answers)
+        sums = torch.tensor([loss, tokens, right, len(answers)], dtype=torch.float64, device=engine.device)
+        dist.all_reduce(sums)
+        loss, tokens, right, count = sums.tolist()
+        shown = [answers[index] for index in spread(len(answers), self._job.evaluate.answers)]
+        return Measured(loss / tokens, right / count, int(count), shown)
+
+    def _loss(self, engine: Any) -> tuple[float, int]:
+        losses = [float(engine.module(**tensors(batch, engine.device))) for batch in self._batches]
+        return sum(losses), sum(batch.supervised for batch in self._batches)
+
+    def _answers(self, model: Any) -> list[Answer]:
+        answers: list[Answer] = []
+        for start in range(0, len(self._conversations), PROMPTS_AT_ONCE):
+            answers += self._generate(model, self._conversations[start : start + PROMPTS_AT_ONCE])
+        return answers
+
+    def _generate(self, model: Any, conversations: Sequence[Conversation]) -> list[Answer]:
+        pairs = [prompt(conversation, self._tokenizer) for conversation in conversations]
+        inputs = self._tokenizer([text for text, _ in pairs], padding=True, padding_side="left", return_tensors="pt",
+                                 add_special_tokens=False)  # fmt: skip
+        output = model.generate(
+            input_ids=inputs["input_ids"].to(model.device),
+            attention_mask=inputs["attention_mask"].to(model.device),
+            max_new_tokens=self._job.evaluate.max_new_tokens,
+            do_sample=False,
+            pad_token_id=self._tokenizer.pad_token_id or self._tokenizer.eos_token_id,
+        )
+        new = self._tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        questions = [conversation.messages[-2].content for conversation in conversations]
+        return [Answer(q, wanted, text.strip()) for q, (_, wanted), text in zip(questions, pairs, new, strict=True)]
+
+
+def spread(total: int, wanted: int) -> list[int]:
+    """At most `wanted` indices, evenly over the whole set, so that no part of it is left out."""
+    count = min(total, wanted)
+    return [index * total // count for index in range(count)]

@@ -1,0 +1,274 @@
+"""The training loop of one rank, top to bottom. `trackbed train JOB.yaml` is its command line."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trackbed import hub
+from trackbed import monitor as metrics
+from trackbed.data.batches import Batches, Share, Step
+from trackbed.data.encode import encode, load_tokenizer
+from trackbed.errors import Problem, RunError
+from trackbed.job import Job, data_path
+from trackbed.monitor.writer import Writer, peak_memory_gib
+from trackbed.train import checkpoint, engine, model
+from trackbed.train.engine import Ranks
+from trackbed.train.evaluate import Answer, Evaluator, Measured
+
+Say = Callable[[str], None]
+
+
+class Trainer:
+    """One rank of one attempt: everything is made in the constructor, `run` goes through the steps."""
+
+    def __init__(self, job: Job, folder: Path, say: Say) -> None:
+        self.job, self.folder = job, folder
+        self.ranks = Ranks.from_environment()
+        self.say: Say = say if self.ranks.rank == 0 else lambda text: None
+        self.stop = StopSignal()
+        torch.manual_seed(job.train.seed)
+        home = hub.resolve(job.model.name)
+        tokenizer = load_tokenizer(home)
+        train = encode(data_path(job.data.train), tokenizer, job.data)
+        heldout = encode(data_path(job.data.heldout), tokenizer, job.data)
+        self.device = engine.connect(self.ranks, job)
+        self.engine = engine.build(model.load(home, job.model.precision), job)
+        share = Share(self.ranks.rank, self.ranks.world, job.train.rows_per_rank, job.train.accumulate)
+        self.batches = Batches(train.samples, job.data, share)
+        self.evaluator = Evaluator(heldout, tokenizer, job, self.ranks)
+        self.tokenizer = tokenizer
+        self.note = hub.describe(home)
+        self.start = checkpoint.restore(self.engine, folder / "checkpoints", self.say)
+        self.writer = Writer(folder, self.start, self.say) if self.ranks.rank == 0 else None
+
+    def run(self) -> None:
+        """Train to the end of the job, or to a stop signal; a committed checkpoint is left either way."""
+        self._begin()
+        clock = Clock()
+        for step in range(self.start, self.job.train.steps):
+            self._step(step, clock)
+            done = step + 1
+            if self.stop.asked_of_any:
+                self._leave(done)
+            if done % self.job.evaluate.every == 0 and done < self.job.train.steps:
+                self._evaluate(done)
+            if done % self.job.checkpoint.every == 0 or done == self.job.train.steps:
+                self._save(done)
+        self._finish(clock)
+
+    def _begin(self) -> None:
+        self._write_texts()
+        if self.start == 0:
+            before = self._evaluate(0)
+            self._keep("before", before)
+        else:
+            self.say(f"resumed from step {self.start}")
+
+    def _step(self, step: int, clock: Clock) -> None:
+        clock.start()
+        data = self.batches.step(step)
+        clock.data_ready()
+        loss = self._forward_backward(data)
+        mean = self._agree(loss, step) / data.supervised_everywhere
+        # get_last_lr is the rate this update is made with; the scheduler moves on inside step().
+        rate = float(self.engine.optimizer.param_groups[0]["lr"])
+        self.engine.step()
+        clock.finish(sum(batch.tokens for batch in data.batches), data.supervised_everywhere, self.ranks.world)
+        if self.writer:
+            self._report(step + 1, mean, rate, clock)
+
+    def _forward_backward(self, data: Step) -> torch.Tensor:
+        """Gradients of the mean loss over the supervised tokens of all ranks; returns this rank's sum of losses."""
+        # DeepSpeed divides by the number of passes and of ranks; each rank's share of the tokens differs.
+        scale = self.ranks.world * len(data.batches) / data.supervised_everywhere
+        total = torch.zeros((), device=self.device)
+        for index, batch in enumerate(data.batches):
+            self.engine.set_gradient_accumulation_boundary(index == len(data.batches) - 1)
+            loss = self.engine(**model.tensors(batch, self.device))
+            self.engine.backward(loss * scale)
+            total += loss.detach()
+        return total
+
+    def _agree(self, loss: torch.Tensor, step: int) -> float:
+        """Add up the loss over ranks, and let all of them know whether any was asked to stop."""
+        sums = torch.stack([loss.double(), torch.tensor(float(self.stop.asked), device=self.device).double()])
+        dist.all_reduce(sums)
+        self.stop.asked_of_any = bool(sums[1] > 0)
+        if not math.isfinite(float(sums[0])):
+            raise RunError(
+                Problem(
+                    id="train.loss-not-finite",
+                    what=f"the loss of step {step + 1} is not finite; the update was not applied",
+                    remedy="lower train.learning_rate or use precision fp32; the last checkpoint is good",
+                )
+            )
+        return float(sums[0])
+
+    def _report(self, step: int, loss: float, rate: float, clock: Clock) -> None:
+        assert self.writer
+        values = {
+            metrics.LOSS: loss,
+            metrics.LEARNING_RATE: rate,
+            metrics.GRADIENT_NORM: float(self.engine.get_global_grad_norm() or 0.0),
+            metrics.MEMORY: peak_memory_gib(),
+        }
+        self.writer.numbers(step, {**values, **clock.values()})
+        self.say(
+            f"step {step}/{self.job.train.steps}  loss {loss:.3f}  rate {rate:.1e}  "
+            f"{clock.tokens / clock.seconds:.0f} tokens/s"
+        )
+
+    def _evaluate(self, step: int) -> Measured:
+        measured = self.evaluator.measure(self.engine)
+        if self.writer:
+            values = {metrics.HELD_OUT_LOSS: measured.loss, metrics.EXACT_MATCH: measured.exact_match}
+            self.writer.numbers(step, values)
+            self.writer.text(step, "answers", answers_table(measured.answers))
+            self.writer.flush()
+        self.say(
+            f"held-out loss {measured.loss:.3f}  exact match {measured.exact_match:.1%}  "
+            f"({measured.samples} samples, after {step} steps)"
+        )
+        return measured
+
+    def _save(self, step: int) -> None:
+        path = checkpoint.save(self.engine, self.folder / "checkpoints", step, self.job.checkpoint.keep)
+        self.say(f"checkpoint {path.name} committed")
+
+    def _leave(self, step: int) -> None:
+        self._save(step)
+        raise RunError(
+            Problem(
+                id="run.interrupted",
+                what=f"the run was asked to stop and stopped after step {step}, with a committed checkpoint",
+                remedy=f"trackbed submit --resume {self.folder}",
+            )
+        )
+
+    def _finish(self, clock: Clock) -> None:
+        after = self._evaluate(self.job.train.steps)
+        self._keep("after", after)
+        self._export()
+        if self.writer:
+            self._keep_summary(clock)
+            self.writer.close()
+        dist.barrier()
+
+    def _export(self) -> None:
+        """The fine-tuned model as a folder that transformers loads: safetensors, tokenizer, chat template."""
+        if self.ranks.rank != 0:
+            return
+        partial, final = self.folder / ".model.partial", self.folder / "model"
+        shutil.rmtree(partial, ignore_errors=True)
+        self.engine.module.model.save_pretrained(partial)
+        self.tokenizer.save_pretrained(partial)
+        hub.make_readable(partial)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(partial, final)
+
+    def _keep(self, name: str, measured: Measured) -> None:
+        if self.ranks.rank == 0:
+            write_json(self.folder / f"{name}.json", asdict(measured))
+
+    def _keep_summary(self, clock: Clock) -> None:
+        parts = {name: json.loads((self.folder / f"{name}.json").read_text("utf-8")) for name in ("before", "after")}
+        speed = {"tokens_per_second": clock.mean_tokens_per_second, "data_wait_share": clock.data_wait_share}
+        write_json(self.folder / "summary.json", {**parts, **speed, "steps": self.job.train.steps, "note": self.note})
+
+    def _write_texts(self) -> None:
+        if not self.writer:
+            return
+        for name in ("job.yaml", "plan.json", "validation.json"):
+            path = self.folder / name
+            if path.exists():
+                body = "".join(f"    {line}\n" for line in path.read_text("utf-8").splitlines())
+                self.writer.text(self.start, f"run/{path.stem}", body)
+
+
+@dataclass
+class Clock:
+    """Where the time of the steps goes; seconds from a clock that never jumps."""
+
+    seconds: float = 1.0
+    waited: float = 0.0
+    tokens: float = 0.0
+    supervised: float = 0.0
+    total_seconds: float = 0.0
+    total_waited: float = 0.0
+    total_tokens: float = 0.0
+    _started: float = 0.0
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+
+    def data_ready(self) -> None:
+        self.waited = time.monotonic() - self._started
+
+    def finish(self, tokens: int, supervised_everywhere: int, world: int) -> None:
+        """Close a step. tokens is this rank's, without padding; ranks take about equal shares."""
+        self.seconds = time.monotonic() - self._started
+        self.tokens, self.supervised = tokens * world, supervised_everywhere
+        self.total_seconds += self.seconds
+        self.total_waited += self.waited
+        self.total_tokens += self.tokens
+
+    def values(self) -> dict[str, float]:
+        return {
+            metrics.STEP_SECONDS: self.seconds,
+            metrics.TOKENS_PER_SECOND: self.tokens / self.seconds,
+            metrics.SUPERVISED_PER_SECOND: self.supervised / self.seconds,
+            metrics.DATA_WAIT: self.waited / self.seconds,
+        }
+
+    @property
+    def mean_tokens_per_second(self) -> float:
+        return self.total_tokens / self.total_seconds if self.total_seconds else 0.0
+
+    @property
+    def data_wait_share(self) -> float:
+        return self.total_waited / self.total_seconds if self.total_seconds else 0.0
+
+
+class StopSignal:
+    """SIGTERM and SIGINT are remembered and acted upon at the end of a step, by all ranks at the same one."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.asked_of_any = False
+        signal.signal(signal.SIGTERM, self._remember)
+        signal.signal(signal.SIGINT, self._remember)
+        # A rank whose torchrun was killed is told as well, and does not live on holding a GPU.
+        parent_death_signal = 1
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+def answers_table(answers: list[Answer]) -> str:
+    """Markdown for TensorBoard's Text tab."""
+    rows = [
+        f"| {a.question} | `{a.wanted}` | `{a.given}` | {'yes' if a.given == a.wanted else 'no'} |" for a in answers
+    ]
+    return "\n".join(["| question | right answer | model's answer | exact |", "|---|---|---|---|", *rows])
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file as a whole."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    os.replace(partial, path)

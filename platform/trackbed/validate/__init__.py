@@ -1,0 +1,125 @@
+"""Checks of the machine and the stack before anything expensive starts.
+
+Check    one row of catalogue.CHECKS: measure something, judge it
+Outcome  what a judge says of one measurement
+Result   an outcome as a record: which check, where, how long; every renderer starts from it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+SCHEMA_VERSION = 1
+Status = Literal["pass", "warn", "fail", "skip", "error"]
+Source = Literal["real", "fixture"]
+GIB = 1024**3
+MIB = 1024**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a measurement may depend on: the folder for runs, the ranks a job here would start, the release."""
+
+    output: Path
+    ranks: int = 2
+    release: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A judge's word: what was seen, what is wanted, the proof, and how to mend it."""
+
+    status: Status
+    observed: str
+    expected: str = ""
+    evidence: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check. `measure` may be slow or crash: it runs in a child that is killed after `deadline` seconds.
+
+    Checks that name the same `child` share an interpreter: cheap ones one start, heavy ones one import of torch.
+    """
+
+    id: str
+    title: str
+    measure: Callable[[Context], Any]
+    judge: Callable[[Any], Outcome]
+    deadline: float
+    child: str = ""
+
+    @property
+    def family(self) -> str:
+        return self.id.partition(".")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One check's record; `evidence` is for a bug report, `remedy` is the line a person can follow."""
+
+    id: str
+    family: str
+    status: Status
+    observed: str
+    expected: str
+    evidence: str
+    remedy: str
+    source: Source
+    duration_ms: int
+    host: str
+    schema_version: int = SCHEMA_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Result:
+        """Read a record back; ValueError when it is not one this version can read."""
+        names = {field.name for field in fields(cls)}
+        if set(raw) != names:
+            raise ValueError(f"not a result: fields {sorted(set(raw) ^ names)} are missing or unknown")
+        if raw["schema_version"] != SCHEMA_VERSION or raw["status"] not in get_args(Status):
+            raise ValueError(f"not a result: schema {raw['schema_version']}, status {raw['status']}")
+        return cls(**raw)
+
+
+def result(check: Check, outcome: Outcome, *, host: str, duration_ms: int = 0, source: Source = "real") -> Result:
+    """An outcome as a record."""
+    return Result(
+        id=check.id,
+        family=check.family,
+        source=source,
+        duration_ms=duration_ms,
+        host=host,
+        **asdict(outcome),
+    )
+
+
+def unreadable(what: str, value: object) -> Outcome:
+    """The outcome when a value could not be measured or makes no sense: never a pass."""
+    seen = "could not be read" if value is None else f"makes no sense: {value!r}"
+    return Outcome(
+        status="error",
+        observed=f"{what} {seen}",
+        remedy="report this with the output of `trackbed validate --json`",
+    )
+
+
+def number(value: object) -> float | None:
+    """The value as a number of zero or more; None for what is missing or garbage."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if value >= 0 else None
+
+
+def amount(count: float) -> str:
+    """Bytes for people: 64 MiB, 1.5 GiB, unlimited."""
+    if count == float("inf"):
+        return "unlimited"
+    value, unit = (count / GIB, "GiB") if count >= GIB else (count / MIB, "MiB")
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"

@@ -1,0 +1,159 @@
+"""Rules of the repository that no single module can hold."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from trackbed.release import load
+from trackbed.release.render import render
+
+PACKAGE = ROOT / "platform" / "trackbed"
+HEAVY = {"torch", "deepspeed", "nvidia", "transformers", "tensorboard"}
+ALLOWED = {
+    "submit": {"submit", "job", "hub", "folders", "errors"},
+    "train": {"train", "job", "hub", "data", "monitor", "errors"},
+    "release": {"release", "errors"},
+    "data": {"data", "errors", "hub", "job"},
+    "monitor": {"monitor", "errors"},
+    "validate": {"validate", "release", "errors", "folders"},
+}
+
+
+def run(*command: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def imports(path: Path, *, everywhere: bool) -> set[str]:
+    """Modules that a file imports: at its top level, or everywhere in it."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = ast.walk(tree) if everywhere else iter(tree.body)
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "trackbed":
+            found |= {f"trackbed.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def test_platform_is_a_source_root_and_no_package() -> None:
+    assert not (ROOT / "platform" / "__init__.py").exists()
+
+
+SHOW = "import platform; print(platform.__file__, platform.system())"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-c", SHOW),
+        ("-m", "pytest", "--version"),
+        (
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "1",
+            "--no-python",
+            sys.executable,
+            "-c",
+            SHOW,
+        ),
+    ],
+    ids=["python -c", "python -m pytest", "torchrun"],
+)
+def test_platform_does_not_shadow_the_standard_library(command: tuple[str, ...]) -> None:
+    printed = run(sys.executable, *command)
+    assert str(ROOT) not in printed or "pytest" in printed
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = f"import sys, trackbed.cli; print(sorted({{n.split('.')[0] for n in sys.modules}} & {HEAVY!r}))"
+    assert run(sys.executable, "-c", code).strip() == "[]"
+    assert min(_cpu_seconds(sys.executable, "-m", "trackbed", "--help") for _ in range(3)) < 0.5
+
+
+def _cpu_seconds(*command: str) -> float:
+    """Processor time of a command: unlike the clock on the wall it does not count what else the machine does."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run(*command)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("room", sorted(ALLOWED))
+def test_dependencies_have_one_direction(room: str) -> None:
+    for path in (PACKAGE / room).glob("*.py"):
+        rooms = {name.split(".")[1] for name in imports(path, everywhere=True) if name.startswith("trackbed.")}
+        assert rooms <= ALLOWED[room], path
+
+
+def test_submit_never_imports_training_or_torch() -> None:
+    for path in (PACKAGE / "submit").glob("*.py"):
+        names = imports(path, everywhere=True)
+        assert not {name.split(".")[0] for name in names} & HEAVY, path
+        assert not [name for name in names if name.startswith("trackbed.train")], path
+
+
+@pytest.mark.parametrize("room", ["cli", "submit", "release", "validate"])
+def test_rooms_of_the_submitter_load_nothing_heavy(room: str) -> None:
+    for path in (PACKAGE / room).glob("*.py"):
+        assert not {name.split(".")[0] for name in imports(path, everywhere=False)} & HEAVY, path
+
+
+def test_only_the_command_line_prints_or_exits() -> None:
+    child_protocols = {"runner.py", "probe.py", "comm.py", "pydocs.py"}
+    for path in PACKAGE.rglob("*.py"):
+        if "cli" not in path.parts and path.name not in child_protocols:
+            assert not re.search(r"^\s*(print|sys\.exit)\(", path.read_text(), re.MULTILINE), path
+
+
+def test_rendered_files_agree_with_the_release() -> None:
+    assert render(load(), ROOT) == {}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.lock")), ids=lambda path: path.name)
+def test_lock_files_have_hashes_and_no_address(path: Path) -> None:
+    text = path.read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    pins = re.findall(r"^[a-z0-9._-]+==", text, re.MULTILINE)
+    assert pins
+    assert text.count("--hash=sha256:") >= len(pins)
+
+
+def test_variants_agree_on_every_version_they_share() -> None:
+    pins = [
+        dict(re.findall(r"^([a-z0-9._-]+)==([^ +]+)", (ROOT / "requirements" / name).read_text(), re.MULTILINE))
+        for name in ("cpu.lock", "gpu.lock")
+    ]
+    shared = pins[0].keys() & pins[1].keys()
+    assert {name: pins[0][name] for name in shared} == {name: pins[1][name] for name in shared}
+
+
+def test_files_stay_small() -> None:
+    long = {path.name: lines for path in PACKAGE.rglob("*.py") if (lines := len(path.read_text().splitlines())) > 300}
+    assert long == {}
+
+
+def test_readme_names_commands_and_files_that_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    targets = (ROOT / "Makefile").read_text()
+    for verb in re.findall(r"\bmake ([a-z-]+)", text):
+        assert re.search(rf"^{verb}:", targets, re.MULTILINE), verb
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / link).exists(), link
