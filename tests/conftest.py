@@ -110,4 +110,5 @@ def trackbed(tmp_path: Path) -> Command:
 
 def environ(folder: Path, **more: str) -> dict[str, str]:
     own = {"TRACKBED_RUNS": str(folder / "runs"), "TRACKBED_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    return {**os.environ, "PYTHONPATH": str(ROOT / "platform"), **own, **more}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPATH": str(ROOT / "platform"), **own, **more}

@@ -209,20 +209,27 @@ def test_a_killed_submitter_leaves_no_rank_behind(job: MakeJob, tmp_path: Path) 
     assert list((run / "checkpoints").glob("step-*"))
 
 
-def test_damaged_checkpoints_are_named_and_never_loaded(job: MakeJob, trackbed: Command, tmp_path: Path) -> None:
-    path = job()
-    assert submit(trackbed, path, "damaged").returncode == 0
-    run = tmp_path / "runs" / "damaged"
-    newest = run / "checkpoints" / "step-00000006"
-    shard = next(newest.glob("engine/*optim_states.pt"))
+def copy_of(finished: tuple[Path, str], tmp_path: Path, name: str) -> Path:
+    """The finished run under another name, its result taken away, as if it had just been cut off."""
+    run = tmp_path / "runs" / name
+    shutil.copytree(finished[0], run)
+    (run / "summary.json").unlink()
+    return run
+
+
+def test_damaged_checkpoints_are_named_and_never_loaded(
+    finished: tuple[Path, str], trackbed: Command, tmp_path: Path
+) -> None:
+    run = copy_of(finished, tmp_path, "damaged")
+    shard = next((run / "checkpoints" / "step-00000012").glob("engine/*optim_states.pt"))
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     again = trackbed("submit", "--resume", run, "--skip-validation")
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "step-00000006 is not whole" in again.stdout
-    assert shard.name in again.stdout
-    assert "resumed from step 3" in again.stdout
+    assert f"step-00000012 is not whole and is passed over: {shard.name} has other content" in again.stdout
+    assert "resumed from step 10" in again.stdout
+    assert losses(run) == losses(finished[0])
     for checkpoint in (run / "checkpoints").glob("step-*"):
         (checkpoint / "manifest.json").unlink()
     refused = trackbed("submit", "--resume", run, "--skip-validation")
@@ -231,21 +238,35 @@ def test_damaged_checkpoints_are_named_and_never_loaded(job: MakeJob, trackbed: 
     assert "Traceback" not in refused.stderr
 
 
-def test_resuming_with_other_ranks_is_refused(job: MakeJob, trackbed: Command, tmp_path: Path) -> None:
-    path = job()
-    assert submit(trackbed, path, "world").returncode == 0
-    shutil.rmtree(tmp_path / "runs" / "world" / "checkpoints" / "step-00000006")
+def test_resuming_with_other_ranks_is_refused(finished: tuple[Path, str], trackbed: Command, tmp_path: Path) -> None:
+    copy_of(finished, tmp_path, "world")
     refused = trackbed("submit", "--resume", "world", "--skip-validation", "--set", "resources.ranks=1")
     assert refused.returncode == 2
     assert "saved by 2 ranks, this run has 1" in refused.stderr
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_and_says_so(job: MakeJob, trackbed: Command, tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_ends_the_run(job: MakeJob, trackbed: Command, tmp_path: Path) -> None:
     path = job(train={"learning_rate": 1e30, "warmup_steps": 0, "gradient_clip": 1e30})
-    done = submit(trackbed, path, "diverged")
-    assert done.returncode == 1
+    assert submit(trackbed, path, "diverged").returncode == 1
     failure = json.loads((tmp_path / "runs" / "diverged" / "failure.json").read_text())
-    assert failure["id"] == "train.loss-not-finite"
+    assert failure["id"] == "train.gradient-not-finite"
+    assert "update was not applied" in failure["what"]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(
+    job: MakeJob, trackbed: Command, tmp_path: Path, tiny_model: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_model, broken)
+    weights = load_file(broken / "model.safetensors")
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    done = submit(trackbed, job(model={"name": str(broken)}), "nan")
+    assert done.returncode == 1
+    assert "the loss of step 1 is not finite" in done.stderr
+    assert json.loads((tmp_path / "runs" / "nan" / "failure.json").read_text())["id"] == "train.loss-not-finite"
     assert "Traceback" not in done.stderr
 
 

@@ -19,6 +19,7 @@ from trackbed.errors import DataError, JobError, Problem
 from trackbed.train.config import CheckpointConfig, EvaluateConfig, ModelConfig, ResourcesConfig, TrainConfig
 
 Key = tuple[str | int, ...]
+BUILT = re.compile(r"([a-z0-9-]+):([a-z0-9-]+)")
 
 
 class Job(BaseModel):
@@ -82,8 +83,14 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Job:
 
 
 def dump(job: Job) -> str:
-    """The whole job, defaults included, as YAML that `load` reads."""
-    return yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False)
+    """The whole job, defaults included and paths made absolute, as YAML that `load` reads from any folder."""
+    content = job.model_dump(mode="json")
+    for part in ("train", "heldout"):
+        if not BUILT.fullmatch(content["data"][part]):
+            content["data"][part] = str(Path(content["data"][part]).absolute())
+    if Path(content["model"]["name"]).is_dir():
+        content["model"]["name"] = str(Path(content["model"]["name"]).absolute())
+    return yaml.safe_dump(content, sort_keys=False)
 
 
 def schema() -> str:
@@ -93,7 +100,7 @@ def schema() -> str:
 
 def data_path(name: str) -> Path:
     """The file behind `data.train` or `data.heldout`: a path, or SET:PART of a built set in the cache."""
-    match = re.fullmatch(r"([a-z0-9-]+):([a-z0-9-]+)", name)
+    match = BUILT.fullmatch(name)
     if not match:
         return Path(name).absolute()
     path = folders.data() / match[1] / f"{match[2]}.jsonl"

@@ -28,7 +28,7 @@ def stages(console: Console) -> Iterator[Callable[[str, int, int], None]]:
         def plain(stage: str, done: int, total: int) -> None:
             if stage not in seen or done == total:
                 seen.add(stage)
-                console.print(f"{stage}: {done} of {total}", highlight=False)
+                console.print(f"{stage}: {done} of {total}", highlight=False, soft_wrap=True)
 
         yield plain
         return
@@ -47,7 +47,7 @@ def stages(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 def training(console: Console) -> Iterator[Callable[[str], None]]:
     """Shows what rank 0 says: its steps as one bar on a terminal, everything as lines elsewhere."""
     if not console.is_terminal:
-        yield lambda line: console.print(line, markup=False, highlight=False)
+        yield lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
         return
     with _bar(console) as progress:
         task = progress.add_task("training", total=None, note="")
@@ -56,7 +56,7 @@ def training(console: Console) -> Iterator[Callable[[str], None]]:
             if match := STEP.match(line):
                 progress.update(task, completed=int(match[1]), total=int(match[2]), note=match[3])
             else:
-                console.print(line, markup=False, highlight=False)
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
 
         yield show
 

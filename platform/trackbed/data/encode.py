@@ -61,9 +61,13 @@ class Encoded:
 
 def load_tokenizer(folder: Path) -> Any:
     """A model's tokenizer; ModelError when it has no chat template."""
-    from transformers import AutoTokenizer
+    # The class for a tokenizer.json needs no torch, which AutoTokenizer imports for seconds.
+    if (folder / "tokenizer.json").exists():
+        from transformers import PreTrainedTokenizerFast as Tokenizer
+    else:
+        from transformers import AutoTokenizer as Tokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = Tokenizer.from_pretrained(folder)
     if not tokenizer.chat_template:
         raise ModelError(
             Problem(

@@ -24,8 +24,9 @@ class Writer:
 
         self._say = say
         self._broken = False
-        # purge_step hides what an attempt wrote after the checkpoint that this one resumes from.
-        self._events = SummaryWriter(str(folder), purge_step=start_step, flush_secs=5)
+        # purge_step hides what an attempt wrote after the checkpoint that this one resumes from: steps from it on.
+        purge = start_step + 1 if start_step else None
+        self._events = SummaryWriter(str(folder), purge_step=purge, flush_secs=5)
         _forget_after(folder / "metrics.jsonl", start_step)
         self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
 

@@ -8,9 +8,10 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from trackbed.errors import Problem, RunError
 from trackbed.submit.plan import Plan
@@ -19,33 +20,49 @@ from trackbed.submit.run import Run, record_failure
 # Rank 0 begins the lines that are meant for a person with this; all others go to the log alone.
 MARK = "trackbed| "
 LAST_LINES = 15
+POLL_SECONDS = 0.2
 
 
 def send(plan: Plan, run: Run, on_line: Callable[[str], None]) -> None:
     """Start the ranks and wait for them. Raises RunError with the cause when they fail.
 
-    A stop signal is passed on, so that the ranks commit a checkpoint before they end.
+    A stop signal is passed on, so that the ranks commit a checkpoint before they end. They write to the log itself:
+    through a pipe they would die with the submitter, in the middle of a step.
     """
     (run.folder / "failure.json").unlink(missing_ok=True)
-    process = subprocess.Popen(
-        plan.command,
-        env={**os.environ, **plan.environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=_end_with_parent,
-    )
-    with _signals_passed_to(process), run.log.open("a", encoding="utf-8") as log:
-        for line in process.stdout or ():
-            log.write(line)
-            if MARK in line:
-                log.flush()
-                on_line(line.split(MARK, 1)[1].rstrip("\n"))
-    code = process.wait()
-    if code:
-        raise _failed(run, code)
+    with run.log.open("a", encoding="utf-8") as log, run.log.open(encoding="utf-8", errors="replace") as reader:
+        reader.seek(0, os.SEEK_END)
+        process = subprocess.Popen(
+            plan.command,
+            env={**os.environ, **plan.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+        with _signals_passed_to(process):
+            for line in _lines(reader, process):
+                if MARK in line:
+                    on_line(line.split(MARK, 1)[1].rstrip("\n"))
+    if process.returncode:
+        raise _failed(run, process.returncode)
+
+
+def _lines(reader: TextIO, process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """The log's lines as they come, until the process has ended and all is read."""
+    partial = ""
+    while True:
+        ended = process.poll() is not None
+        while chunk := reader.readline():
+            partial += chunk
+            if partial.endswith("\n"):
+                yield partial
+                partial = ""
+        if ended:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
 
 
 def _end_with_parent() -> None:
@@ -55,7 +72,7 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _signals_passed_to(process: subprocess.Popen[str]) -> Iterator[None]:
+def _signals_passed_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
     def pass_on(number: int, frame: FrameType | None) -> None:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -87,6 +87,7 @@ class Trainer:
         # get_last_lr is the rate this update is made with; the scheduler moves on inside step().
         rate = float(self.engine.optimizer.param_groups[0]["lr"])
         self.engine.step()
+        self._must_have_updated(step)
         clock.finish(sum(batch.tokens for batch in data.batches), data.supervised_everywhere, self.ranks.world)
         if self.writer:
             self._report(step + 1, mean, rate, clock)
@@ -117,6 +118,17 @@ class Trainer:
                 )
             )
         return float(sums[0])
+
+    def _must_have_updated(self, step: int) -> None:
+        """DeepSpeed leaves out an update whose gradient overflows and says nothing; here that ends the run."""
+        if self.engine.skipped_steps:
+            raise RunError(
+                Problem(
+                    id="train.gradient-not-finite",
+                    what=f"the gradient of step {step + 1} is not finite; the update was not applied",
+                    remedy="lower train.learning_rate or use precision fp32; the last checkpoint is good",
+                )
+            )
 
     def _report(self, step: int, loss: float, rate: float, clock: Clock) -> None:
         assert self.writer
