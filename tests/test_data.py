@@ -38,9 +38,10 @@ BAD_LINES = {
     "data.role": (line(turns(("robot", "hello"))), "message 1: unknown role 'robot'"),
     "data.no-assistant": (line(turns(("user", "hello"))), "no turn is the assistant's"),
     "data.not-text": (line(turns(("user", ["a"]), ("assistant", "b"))), "message 1: content is not text but list"),
+    "data.no-question": (line(turns(("assistant", "b"))), "begins with the assistant"),
     "data.empty-answer": (line(turns(("user", "a"), ("assistant", " "))), "message 2: the assistant's turn is empty"),
     "data.no-messages": (b"[]\n", "there is no list `messages`"),
-    "data.type": (line({**turns(("assistant", "b")), "type": "alpaca"}), "type is 'alpaca'"),
+    "data.type": (line({**turns(("user", "a"), ("assistant", "b")), "type": "alpaca"}), "type is 'alpaca'"),
     "data.message": (line({"messages": ["hello"]}), "message 1: a message is not an object"),
 }
 

@@ -90,6 +90,12 @@ def test_broken_yaml_has_a_line(load: Callable[..., jobs.Job]) -> None:
     assert "not YAML" in text
 
 
+@pytest.mark.parametrize("value", ["!foo bar", "2024-13-45"])
+def test_values_that_yaml_cannot_make_are_no_traceback(load: Callable[..., jobs.Job], value: str) -> None:
+    (text,) = problems(load, MINIMAL.replace("name: tiny", f"name: {value}"))
+    assert "not a plain value" in text
+
+
 def test_rows_must_hold_the_longest_sample(load: Callable[..., jobs.Job]) -> None:
     (text,) = problems(load, MINIMAL, "data.row_length=16", "data.max_length=32")
     assert "row_length (16) is shorter than data.max_length (32)" in text

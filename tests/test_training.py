@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Command, conversation, environ
+from conftest import Command, conversation, environ, write_jsonl
 
 MakeJob = Callable[..., Path]
 
@@ -61,12 +61,25 @@ def ranks_of(run: Path) -> list[int]:
     return sorted(found)
 
 
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_once(
+    job: MakeJob, trackbed: Command, tmp_path: Path
+) -> None:
+    """A limit on the size of files, in 512-byte blocks, stands for a full disk: the writer fails in the middle."""
+    path = job(checkpoint={"every": 2, "keep": 1})
+    words = [sys.executable, "-m", "trackbed", "submit", str(path), "--run-name", "full", "--skip-validation"]
+    command = ["bash", "-c", 'ulimit -f 200; exec "$@"', "bash", *words]
+    done = subprocess.run(command, env=environ(tmp_path), capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1, done.stdout + done.stderr
+    run = tmp_path / "runs" / "full"
+    assert json.loads((run / "failure.json").read_text())["id"] == "checkpoint.not-written"
+    assert not list((run / "checkpoints").glob("step-*"))
+    assert not (run / "checkpoints" / "latest").exists()
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> tuple[Path, str]:
     """One finished run, with validation, and what it printed."""
     import yaml
-
-    from conftest import write_jsonl
 
     folder = tmp_path_factory.mktemp("finished")
     write_jsonl(folder / "train.jsonl", [conversation(i) for i in range(200)])
@@ -230,6 +243,7 @@ def test_damaged_checkpoints_are_named_and_never_loaded(
     assert f"step-00000012 is not whole and is passed over: {shard.name} has other content" in again.stdout
     assert "resumed from step 10" in again.stdout
     assert losses(run) == losses(finished[0])
+    assert (run / "checkpoints" / "bad-step-00000012").is_dir()
     for checkpoint in (run / "checkpoints").glob("step-*"):
         (checkpoint / "manifest.json").unlink()
     refused = trackbed("submit", "--resume", run, "--skip-validation")
@@ -238,9 +252,36 @@ def test_damaged_checkpoints_are_named_and_never_loaded(
     assert "Traceback" not in refused.stderr
 
 
+def test_a_run_does_not_go_on_with_other_data_or_twice_at_once(
+    finished: tuple[Path, str], trackbed: Command, tmp_path: Path
+) -> None:
+    from trackbed import folders
+
+    run = copy_of(finished, tmp_path, "changed")
+    with folders.lock(run):
+        busy = trackbed("submit", "--resume", run, "--skip-validation")
+    assert busy.returncode == 2
+    assert "another attempt of this run is still going on" in busy.stderr
+    data = write_jsonl(tmp_path / "other.jsonl", [conversation(i) for i in range(50)])
+    job = (run / "job.yaml").read_text()
+    (run / "job.yaml").write_text(job.replace(str(finished[0].parents[1] / "train.jsonl"), str(data)))
+    changed = trackbed("submit", "--resume", run, "--skip-validation")
+    assert changed.returncode == 2
+    assert "data_sha256 was" in changed.stderr
+    (run / "job.yaml").write_text(job)
+    for checkpoint in (run / "checkpoints").glob("step-*"):
+        shutil.rmtree(checkpoint)
+    gone = trackbed("submit", "--resume", run, "--skip-validation")
+    assert gone.returncode == 2
+    assert "the checkpoints are gone" in gone.stderr
+
+
 def test_resuming_with_other_ranks_is_refused(finished: tuple[Path, str], trackbed: Command, tmp_path: Path) -> None:
-    copy_of(finished, tmp_path, "world")
-    refused = trackbed("submit", "--resume", "world", "--skip-validation", "--set", "resources.ranks=1")
+    run = copy_of(finished, tmp_path, "world")
+    job = (run / "job.yaml").read_text()
+    assert "ranks: 2" in job
+    (run / "job.yaml").write_text(job.replace("ranks: 2", "ranks: 1"))
+    refused = trackbed("submit", "--resume", "world", "--skip-validation")
     assert refused.returncode == 2
     assert "saved by 2 ranks, this run has 1" in refused.stderr
 
@@ -250,7 +291,6 @@ def test_a_gradient_that_is_not_finite_ends_the_run(job: MakeJob, trackbed: Comm
     assert submit(trackbed, path, "diverged").returncode == 1
     failure = json.loads((tmp_path / "runs" / "diverged" / "failure.json").read_text())
     assert failure["id"] == "train.gradient-not-finite"
-    assert "update was not applied" in failure["what"]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+from typing import TextIO
+
+from trackbed.errors import Problem, TrackbedError
 
 
 def cache() -> Path:
@@ -14,6 +18,24 @@ def cache() -> Path:
 def runs() -> Path:
     """One folder a run: $TRACKBED_RUNS, else ./runs."""
     return Path(os.environ.get("TRACKBED_RUNS") or "runs").absolute()
+
+
+def lock(folder: Path) -> TextIO:
+    """Hold a run's folder for this process; the lock ends with it. Raises TrackbedError when another has it."""
+    file = (folder / ".lock").open("a", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise TrackbedError(
+            Problem(
+                id="run.busy",
+                where=str(folder),
+                what="another attempt of this run is still going on",
+                remedy="wait for it, or stop it: it commits a checkpoint before it ends",
+            )
+        ) from error
+    return file
 
 
 def models() -> Path:

@@ -138,6 +138,16 @@ def _checked(folder: Path) -> Path:
                 remedy="save it there with tokenizer.save_pretrained(folder)",
             )
         )
+    if not any(path.stat().st_size > 1024 for path in folder.glob("*.safetensors")):
+        problems.append(
+            Problem(
+                id="model.no-weights",
+                where=str(folder),
+                what="the model folder has no weights",
+                wanted="*.safetensors files (not pointers to them)",
+                remedy="fetch the model again, or save it with model.save_pretrained(folder)",
+            )
+        )
     if problems:
         raise ModelError(problems)
     return folder

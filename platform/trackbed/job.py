@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from trackbed import folders
+from trackbed import folders, hub
 from trackbed.data.config import DataConfig
 from trackbed.errors import DataError, JobError, Problem
 from trackbed.train.config import CheckpointConfig, EvaluateConfig, ModelConfig, ResourcesConfig, TrainConfig
@@ -88,7 +88,7 @@ def dump(job: Job) -> str:
     for part in ("train", "heldout"):
         if not BUILT.fullmatch(content["data"][part]):
             content["data"][part] = str(Path(content["data"][part]).absolute())
-    if Path(content["model"]["name"]).is_dir():
+    if content["model"]["name"] not in hub.ALIASES and Path(content["model"]["name"]).is_dir():
         content["model"]["name"] = str(Path(content["model"]["name"]).absolute())
     return yaml.safe_dump(content, sort_keys=False)
 
@@ -136,7 +136,13 @@ def _read(path: Path) -> tuple[Any, dict[Key, str]]:
     duplicates = list(_places(node, (), path, lines))
     if duplicates:
         raise JobError(duplicates)
-    return Loader("").construct_document(node), lines
+    try:
+        return Loader("").construct_document(node), lines
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise JobError(_problem("job.syntax", f"{path}:{line}", f"not a plain value: {error.problem}")) from error
+    except ValueError as error:
+        raise JobError(_problem("job.syntax", str(path), f"not a plain value: {error}")) from error
 
 
 def _places(node: yaml.Node, key: Key, path: Path, lines: dict[Key, str]) -> Iterator[Problem]:
@@ -158,7 +164,7 @@ def _apply(tree: dict[str, Any], lines: dict[Key, str], overrides: tuple[str, ..
         key = tuple(name.split("."))
         try:
             value = yaml.load(text, Loader)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             value = text
         if not equals or not all(key):
             yield _problem("job.override", f"--set {override}", "not an override", wanted="--set section.key=value")

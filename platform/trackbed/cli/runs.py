@@ -42,7 +42,10 @@ def demo(run_name: str | None, once: bool, sets: tuple[str, ...]) -> None:
     if not (folders.data() / "pydocs" / "heldout.jsonl").exists():
         build("pydocs")
     cut_off = once and existing and existing.job.exists()
-    _submit(existing.job if cut_off and existing else _demo_job(), sets, name=run_name, resume=bool(cut_off))
+    if existing and cut_off:
+        _submit(existing.job, (), name=None, resume=True)
+    else:
+        _submit(_demo_job(), sets, name=run_name, resume=False)
 
 
 @click.command()
@@ -65,9 +68,11 @@ def submit(
 
     if (job_file is None) == (resume is None):
         raise click.UsageError("give a job, or --resume RUN")
+    if resume and sets:
+        raise click.UsageError("a run goes on with the job it began with: start a new run to change it")
     if resume:
         run = find(resume)
-        _submit(run.job, sets, name=None, resume=True, dry_run=dry_run, validated=skip_validation)
+        _submit(run.job, (), name=None, resume=True, dry_run=dry_run, validated=skip_validation)
     elif job_file:
         _submit(job_file, sets, name=run_name, resume=False, dry_run=dry_run, validated=skip_validation)
 
@@ -97,7 +102,7 @@ def train(job_file: Path) -> None:
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=6006, show_default=True, envvar="TENSORBOARD_PORT")
+@click.option("--port", default=6006, show_default=True, help="Port to listen on.")
 @click.option("--check", metavar="URL", help="Start nothing; exit 0 when the server at URL shows a run's loss.")
 def monitor(host: str, port: int, check: str | None) -> None:
     """Serve TensorBoard over every run."""
@@ -126,7 +131,7 @@ def _submit(
 
     job = load(job_file, sets)
     this = run.Run(job_file.absolute().parent) if resume else run.new(job.name, name)
-    if not resume and this.folder.exists():
+    if not resume and this.job.exists():
         raise TrackbedError(
             Problem(
                 id="run.exists",
@@ -142,15 +147,22 @@ def _submit(
 
 
 def _start(job: Job, run: Run, planned: Plan, validated: bool) -> None:
+    from trackbed import folders
     from trackbed.job import dump
     from trackbed.submit import local, provenance
     from trackbed.submit import run as runs
 
-    runs.make(run)
-    run.job.write_text(dump(job), "utf-8")
-    (run.folder / "plan.json").write_text(planned.to_json() + "\n", "utf-8")
     record = provenance.collect(job, release_name())
-    (run.folder / "provenance.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+    again = run.job.exists()
+    runs.make(run)
+    if again:
+        folders.lock(run.folder).close()
+        provenance.must_agree(run.folder, record)
+    else:
+        (run.folder / "provenance.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+    (run.folder / "failure.json").unlink(missing_ok=True)
+    (run.folder / "plan.json").write_text(planned.to_json() + "\n", "utf-8")
+    runs.replace(run.job, dump(job))
     if not validated:
         _must_be_valid(run)
     click.echo(f"run: {run.folder}")

@@ -137,6 +137,10 @@ def _conversation(record: Any, where: str) -> Conversation | Problem:
             "no turn is the assistant's, so there is nothing to learn",
             remedy="add the answer, or delete the line",
         )
+    if messages[0].role == "assistant":
+        return _problem(
+            "data.no-question", where, "the conversation begins with the assistant", wanted="a user's turn before it"
+        )
     return Conversation(messages, str(record.get("source", "")), where)
 
 
@@ -150,6 +154,8 @@ def _bad_message(message: Any, where: str) -> Problem | None:
     if not isinstance(message.get("content"), str):
         kind = type(message.get("content")).__name__
         return _problem("data.not-text", where, f"content is not text but {kind}", wanted="a string")
+    if any("\ud800" <= character <= "\udfff" for character in message["content"]):
+        return _problem("data.not-text", where, "content has half a character (a lone surrogate)", wanted="whole text")
     if message["role"] == "assistant" and not message["content"].strip():
         return _problem(
             "data.empty-answer", where, "the assistant's turn is empty", remedy="write it or delete the line"

@@ -137,8 +137,14 @@ def _pieces(conversation: Conversation, tokenizer: Any) -> Iterable[Piece]:
 
 
 def _render(conversation: Conversation, tokenizer: Any, turns: int, *, generate: bool) -> str:
+    from jinja2 import TemplateError
+
     messages = [{"role": message.role, "content": message.content} for message in conversation.messages[:turns]]
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate))
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate))
+    except TemplateError as error:
+        what = f"the model's chat template refuses the conversation: {error}"
+        raise DataError(Problem(id="data.template", where=conversation.where, what=what)) from error
 
 
 def _inseparable(conversation: Conversation) -> ModelError:

@@ -9,12 +9,17 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from trackbed.errors import Problem, TrackbedError
 from trackbed.monitor import LOSS
 
 
 def serve(runs: Path, host: str, port: int) -> None:
     """Replace this process with TensorBoard, so that signals reach it. Does not return."""
-    runs.mkdir(parents=True, exist_ok=True)
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"the runs folder cannot be made: {error.strerror}"
+        raise TrackbedError(Problem(id="storage.not-writable", where=str(runs), what=what)) from error
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(runs), "--host", host, "--port", str(port)]
     # reload: seconds between two looks at the folder; a new run is on the page at the next one.
     os.execv(sys.executable, [*command, "--reload_interval", "5", "--load_fast", "false"])

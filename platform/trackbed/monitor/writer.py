@@ -6,6 +6,7 @@ Telemetry never ends a run: when the disk is full the writer says so once and go
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -19,13 +20,16 @@ class Writer:
     """Writes one run's measurements; only rank 0 has one."""
 
     def __init__(self, folder: Path, start_step: int, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._broken = False
+        self._guarded(lambda: self._open(folder, start_step))
+
+    def _open(self, folder: Path, start_step: int) -> None:
         # torch's writer is a thin layer over TensorBoard's own and needs no TensorFlow.
         from torch.utils.tensorboard import SummaryWriter
 
-        self._say = say
-        self._broken = False
         # purge_step hides what an attempt wrote after the checkpoint that this one resumes from: steps from it on.
-        purge = start_step + 1 if start_step else None
+        purge = start_step + 1 if start_step else 0
         self._events = SummaryWriter(str(folder), purge_step=purge, flush_secs=5)
         _forget_after(folder / "metrics.jsonl", start_step)
         self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
@@ -64,12 +68,19 @@ class Writer:
 
 
 def _forget_after(path: Path, step: int) -> None:
-    """Drop the lines of steps that are about to be made again."""
+    """Drop the lines of steps that are about to be made again, and one that a full disk cut off."""
     if path.exists():
-        lines = [line for line in path.read_text("utf-8").splitlines() if json.loads(line)["step"] <= step]
+        kept = [line for line in path.read_text("utf-8").splitlines() if step and _step_of(line) <= step]
         partial = path.with_suffix(".partial")
-        partial.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        partial.write_text("".join(f"{line}\n" for line in kept), "utf-8")
         os.replace(partial, path)
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def peak_memory_gib() -> float:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
@@ -19,7 +18,6 @@ from trackbed.submit.run import Run, record_failure
 
 # Rank 0 begins the lines that are meant for a person with this; all others go to the log alone.
 MARK = "trackbed| "
-LAST_LINES = 15
 POLL_SECONDS = 0.2
 
 
@@ -29,9 +27,8 @@ def send(plan: Plan, run: Run, on_line: Callable[[str], None]) -> None:
     A stop signal is passed on, so that the ranks commit a checkpoint before they end. They write to the log itself:
     through a pipe they would die with the submitter, in the middle of a step.
     """
-    (run.folder / "failure.json").unlink(missing_ok=True)
     with run.log.open("a", encoding="utf-8") as log, run.log.open(encoding="utf-8", errors="replace") as reader:
-        reader.seek(0, os.SEEK_END)
+        began = reader.seek(0, os.SEEK_END)
         process = subprocess.Popen(
             plan.command,
             env={**os.environ, **plan.environment},
@@ -46,7 +43,9 @@ def send(plan: Plan, run: Run, on_line: Callable[[str], None]) -> None:
                 if MARK in line:
                     on_line(line.split(MARK, 1)[1].rstrip("\n"))
     if process.returncode:
-        raise _failed(run, process.returncode)
+        with run.log.open(encoding="utf-8", errors="replace") as reader:
+            reader.seek(began)
+            raise _failed(run, process.returncode, reader.read())
 
 
 def _lines(reader: TextIO, process: subprocess.Popen[bytes]) -> Iterator[str]:
@@ -85,28 +84,29 @@ def _signals_passed_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _failed(run: Run, code: int) -> RunError:
-    killed = _killed_rank(run.log)
+def _failed(run: Run, code: int, said: str) -> RunError:
+    killed = _killed_rank(said)
     if killed and (run.failure or {}).get("id") == "train.crashed":
         # The other ranks crash because the killed one is gone, and it is only they who can still report.
         (run.folder / "failure.json").unlink()
-    if run.failure is None:
+    failure = run.failure
+    if failure is None:
         problem = Problem(
             id="run.rank-lost",
             where=str(run.log),
-            what=killed or _last_words(run.log, code),
+            what=killed or _last_words(said, code),
             remedy=f"read the log; then go on from the last checkpoint: trackbed submit --resume {run.folder}",
         )
         record_failure(run.folder, problem, rank=None, exit_code=1)
-    failure = run.failure or {}
+        return RunError(problem)
     error = RunError(Problem(**{name: str(failure[name]) for name in ("id", "what", "where", "remedy")}))
     error.exit_code = int(failure["exit_code"])
     return error
 
 
-def _killed_rank(log: Path) -> str:
-    """Which rank a signal ended first, from torchrun's account of the last attempt; empty when none was."""
-    account = log.read_text("utf-8", errors="replace").rpartition("Root Cause")[2]
+def _killed_rank(said: str) -> str:
+    """Which rank a signal ended first, from torchrun's account of the attempt; empty when none was."""
+    account = said.rpartition("Root Cause")[2]
     match = re.search(r"rank\s*: (\d+) .*\n\s*exitcode\s*: -(\d+)", account)
     if not match or int(match[2]) == signal.SIGTERM:
         return ""
@@ -114,6 +114,6 @@ def _killed_rank(log: Path) -> str:
     return f"rank {match[1]} was killed by {signal.Signals(int(match[2])).name}{hint}"
 
 
-def _last_words(log: Path, code: int) -> str:
-    lines = [line for line in log.read_text("utf-8", errors="replace").splitlines()[-LAST_LINES:] if line.strip()]
+def _last_words(said: str, code: int) -> str:
+    lines = [line for line in said.splitlines() if line.strip()]
     return f"torchrun ended with exit code {code}: {lines[-1] if lines else 'it said nothing'}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trackbed import hub
-from trackbed.errors import DataError, Problem
+from trackbed.errors import DataError, ModelError, Problem
 from trackbed.job import Job, data_path
 from trackbed.submit.run import Run
 
@@ -101,9 +101,15 @@ def count_parameters(model: Path) -> int:
 
 
 def _count_in(path: Path) -> int:
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, path.stat().st_size)))
+    except (ValueError, struct.error) as error:
+        what = "the weights are no safetensors file, or are cut off"
+        raise ModelError(
+            Problem(id="model.bad-weights", where=str(path), what=what, remedy="fetch them again")
+        ) from error
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import trackbed
+from trackbed.errors import Problem, TrackbedError
 from trackbed.job import Job, data_path
+from trackbed.submit.run import read_json
 
 
 def collect(job: Job, release: str) -> dict[str, Any]:
@@ -31,6 +33,23 @@ def collect(job: Job, release: str) -> dict[str, Any]:
         "user": os.getuid(),
         "submitted": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def must_agree(folder: Path, now: dict[str, Any]) -> None:
+    """Refuse to go on with a run whose data or release has changed since it began: it would not be the same run."""
+    before = read_json(folder / "provenance.json") or {}
+    problems = [
+        Problem(
+            id=f"run.{key}-changed",
+            where=str(folder),
+            what=f"{key} was {before[key]} when the run began and is {now[key]}",
+            remedy="restore it, or start a new run",
+        )
+        for key in ("data_sha256", "release")
+        if key in before and before[key] != now[key]
+    ]
+    if problems:
+        raise TrackbedError(problems)
 
 
 def _source_revision() -> str | None:

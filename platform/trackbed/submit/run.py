@@ -6,6 +6,7 @@ import json
 import os
 import re
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -87,24 +88,28 @@ def make(run: Run) -> None:
 
 
 def record_failure(folder: Path, problem: Problem, *, rank: int | None, exit_code: int) -> None:
-    """Write failure.json unless a rank has already told why: the first cause is the true one."""
+    """Write failure.json unless a rank has already told why: the first cause is the true one.
+
+    On a full disk nothing is recorded: the error itself matters more than the record of it.
+    """
     record = {"id": problem.id, "what": problem.what, "where": problem.where, "remedy": problem.remedy}
     text = json.dumps({**record, "rank": rank, "exit_code": exit_code}, indent=2) + "\n"
-    partial = folder / f".failure-{os.getpid()}.json"
+    with suppress(OSError), (folder / "failure.json").open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file as a whole, or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, "utf-8")
-    try:
-        os.link(partial, folder / "failure.json")
-    except FileExistsError:
-        pass
-    finally:
-        partial.unlink()
+    os.replace(partial, path)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object, or None when there is no such file."""
+    """A JSON object, or None when there is no such file or it was cut off."""
     try:
         return dict(json.loads(path.read_text("utf-8")))
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):
         return None
 
 

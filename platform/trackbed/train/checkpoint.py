@@ -12,7 +12,8 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ def save(engine: Any, folder: Path, step: int, keep: int) -> Path:
     _agree(error, f"checkpoint {name} was not begun")
     error = _attempt(lambda: _write(engine, partial))
     _agree(error, f"checkpoint {name} was not written")
-    entries = _gather_hashes(partial)
+    entries, error = _hash_share(partial)
+    _agree(error, f"checkpoint {name} was not hashed")
+    entries = _gather(entries)
     error = _attempt(lambda: _commit(partial, folder / name, entries, step)) if _rank() == 0 else ""
     _agree(error, f"checkpoint {name} was not committed")
     if _rank() == 0:
@@ -55,12 +58,17 @@ def restore(engine: Any, folder: Path, say: Callable[[str], None]) -> int:
         if not agreed:
             return _load(engine, path)
         say(f"warning: checkpoint {path.name} is not whole and is passed over: {agreed[0]}")
-    if found:
+        if _rank() == 0:
+            # Out of the way of pruning, which keeps the newest and would remove a good one for it.
+            aside = path.with_name(f"bad-{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(path, aside)
+    if found or (folder / LATEST).exists():
         raise CheckpointError(
             Problem(
                 id="checkpoint.none-whole",
                 where=str(folder),
-                what=f"none of the {len(found)} checkpoints is whole",
+                what=f"none of the {len(found)} checkpoints is whole" if found else "the checkpoints are gone",
                 remedy="start a new run, or restore a checkpoint from a backup",
             )
         )
@@ -93,15 +101,50 @@ def _prepare(partial: Path) -> None:
 
 
 def _write(engine: Any, partial: Path) -> None:
-    # save_latest=False: DeepSpeed names its checkpoint before the other ranks have written theirs.
-    engine.save_checkpoint(str(partial), tag=STATE, client_state={}, save_latest=False)
+    with _errors_after(engine.checkpoint_engine):
+        # save_latest=False: DeepSpeed names its checkpoint before the other ranks have written theirs.
+        engine.save_checkpoint(str(partial), tag=STATE, client_state={}, save_latest=False)
     torch.save(_random_state(), partial / f"random-rank{_rank():05d}.pt")
 
 
-def _gather_hashes(partial: Path) -> dict[str, Any]:
-    """Hash this rank's share of the files and put all shares together on every rank."""
+@contextmanager
+def _errors_after(writer: Any) -> Iterator[None]:
+    """Hold back the errors of DeepSpeed's writer until it has met the other ranks at its own barrier.
+
+    Raised at once, the others would wait for this rank until their patience ends.
+    """
+    errors: list[Exception] = []
+    write = writer.save
+
+    def careful(*words: Any, **named: Any) -> Any:
+        try:
+            return write(*words, **named)
+        except (OSError, RuntimeError) as error:
+            errors.append(error)
+
+    writer.save = careful
+    try:
+        yield
+    finally:
+        writer.save = write
+    if errors:
+        raise errors[0]
+
+
+def _hash_share(partial: Path) -> tuple[dict[str, Any], str]:
+    """Hashes of this rank's share of the files, and the error it met."""
+    mine: dict[str, Any] = {}
     files = sorted(path for path in partial.rglob("*") if path.is_file())
-    mine = {str(path.relative_to(partial)): _hash_and_sync(path) for path in files[_rank() :: dist.get_world_size()]}
+
+    def hash_all() -> None:
+        for path in files[_rank() :: dist.get_world_size()]:
+            mine[str(path.relative_to(partial))] = _hash_and_sync(path)
+
+    return mine, _attempt(hash_all)
+
+
+def _gather(mine: dict[str, Any]) -> dict[str, Any]:
+    """Put all ranks' shares together, on every rank."""
     shares: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(shares, mine)
     return {name: entry for share in shares for name, entry in share.items()}
@@ -129,7 +172,7 @@ def _load(engine: Any, path: Path) -> int:
                 id="checkpoint.world-size",
                 where=str(path),
                 what=f"it was saved by {manifest['world']} ranks, this run has {dist.get_world_size()}",
-                remedy=f"resume with resources.ranks={manifest['world']}",
+                remedy=f"set resources.ranks: {manifest['world']} in the run's job.yaml again, or start a new run",
             )
         )
     loaded, _ = engine.load_checkpoint(str(path), tag=STATE)
@@ -175,13 +218,16 @@ def _sync_folder(path: Path) -> None:
 
 
 def _random_state() -> dict[str, Any]:
-    return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    state = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    return {**state, "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None}
 
 
 def _set_random_state(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"])
 
 
 def _attempt(action: Callable[[], None]) -> str:
@@ -197,13 +243,15 @@ def _agree(error: str, what: str) -> None:
     errors: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(errors, error)
     if reasons := [text for text in errors if text]:
-        raise CheckpointError(
+        failed = CheckpointError(
             Problem(
                 id="checkpoint.not-written",
                 what=f"{what}: {'; '.join(reasons)}",
                 remedy="make room on the disk of the run's folder; the last committed checkpoint is untouched",
             )
         )
+        failed.exit_code = 1  # the run had started
+        raise failed
 
 
 def _broadcast(value: Any) -> Any:

@@ -49,7 +49,7 @@ class CheckpointConfig(Section):
     """The `checkpoint` section of a job."""
 
     every: Annotated[int, Field(ge=1, description="steps between two checkpoints; one more at the end")] = 50
-    keep: Annotated[int, Field(ge=1, description="committed checkpoints kept; the newest are")] = 1
+    keep: Annotated[int, Field(ge=1, description="committed checkpoints kept; the newest are")] = 2
 
 
 class ResourcesConfig(Section):

@@ -88,8 +88,12 @@ class Evaluator:
             pad_token_id=self._tokenizer.pad_token_id or self._tokenizer.eos_token_id,
         )
         new = self._tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-        questions = [conversation.messages[-2].content for conversation in conversations]
+        questions = [_last_question(conversation) for conversation in conversations]
         return [Answer(q, wanted, text.strip()) for q, (_, wanted), text in zip(questions, pairs, new, strict=True)]
+
+
+def _last_question(conversation: Conversation) -> str:
+    return [message.content for message in conversation.messages if message.role != "assistant"][-1]
 
 
 def spread(total: int, wanted: int) -> list[int]:

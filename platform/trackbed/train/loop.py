@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trackbed import hub
+from trackbed import folders, hub
 from trackbed import monitor as metrics
 from trackbed.data.batches import Batches, Share, Step
 from trackbed.data.encode import encode, load_tokenizer
@@ -40,6 +40,8 @@ class Trainer:
         self.ranks = Ranks.from_environment()
         self.say: Say = say if self.ranks.rank == 0 else lambda text: None
         self.stop = StopSignal()
+        # Held until this process ends: two attempts must never write one folder.
+        self.lock = folders.lock(folder) if self.ranks.rank == 0 else None
         torch.manual_seed(job.train.seed)
         home = hub.resolve(job.model.name)
         tokenizer = load_tokenizer(home)
@@ -120,12 +122,16 @@ class Trainer:
         return float(sums[0])
 
     def _must_have_updated(self, step: int) -> None:
-        """DeepSpeed leaves out an update whose gradient overflows and says nothing; here that ends the run."""
-        if self.engine.skipped_steps:
+        """DeepSpeed leaves out an update whose gradient overflows and says nothing; without ZeRO it even applies it.
+
+        Here either ends the run, before such weights could reach a checkpoint.
+        """
+        norm = self.engine.get_global_grad_norm()
+        if self.engine.skipped_steps or (norm is not None and not math.isfinite(norm)):
             raise RunError(
                 Problem(
                     id="train.gradient-not-finite",
-                    what=f"the gradient of step {step + 1} is not finite; the update was not applied",
+                    what=f"the gradient of step {step + 1} is not finite",
                     remedy="lower train.learning_rate or use precision fp32; the last checkpoint is good",
                 )
             )
