@@ -68,7 +68,9 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_once(
     path = job(checkpoint={"every": 2, "keep": 1})
     words = [sys.executable, "-m", "trackbed", "submit", str(path), "--run-name", "full", "--skip-validation"]
     command = ["bash", "-c", 'ulimit -f 200; exec "$@"', "bash", *words]
-    done = subprocess.run(command, env=environ(tmp_path), capture_output=True, text=True, check=False, timeout=100)
+    # Python itself would leave cut-off bytecode behind, which breaks every later start.
+    environment = environ(tmp_path, PYTHONDONTWRITEBYTECODE="1")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 1, done.stdout + done.stderr
     run = tmp_path / "runs" / "full"
     assert json.loads((run / "failure.json").read_text())["id"] == "checkpoint.not-written"
