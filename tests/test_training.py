@@ -64,7 +64,7 @@ def ranks_of(run: Path) -> list[int]:
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_once(
     job: MakeJob, trackbed: Command, tmp_path: Path
 ) -> None:
-    """A limit on the size of files, in 512-byte blocks, stands for a full disk: the writer fails in the middle."""
+    """A limit of 200 KiB on the size of files stands for a full disk: the writer fails in the middle."""
     path = job(checkpoint={"every": 2, "keep": 1})
     words = [sys.executable, "-m", "trackbed", "submit", str(path), "--run-name", "full", "--skip-validation"]
     command = ["bash", "-c", 'ulimit -f 200; exec "$@"', "bash", *words]
