@@ -8,8 +8,11 @@ PYTHON ?= python3.11
 VARIANT ?= $(if $(wildcard /dev/nvidiactl),gpu,cpu)
 UV := .uv/bin/uv
 BIN := .venv/bin
+# The newest release is the default; `make image RELEASE=23.06` builds another one.
+RELEASE ?= $(lastword $(sort $(basename $(notdir $(wildcard platform/trackbed/release/*.toml)))))
 REQUIREMENTS := requirements
-UV_LOCK_ARGS := --no-header --no-annotate --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28
+# What this machine runs is the newest release, whatever image is built.
+LOCKS := $(REQUIREMENTS)/$(lastword $(sort $(basename $(notdir $(wildcard platform/trackbed/release/*.toml)))))
 
 # Where wheels come from is the machine's business, never a file's: a folder of wheels if the machine has one for pip,
 # else uv's own knowledge of where the CPU build of torch is.
@@ -23,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 # Where a machine forbids bytecode, every start of a rank would compile torch anew: 7 s instead of 2.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo validate monitor test test-containers lint types render check-render lock image clean
+.PHONY: help setup demo validate monitor test test-containers lint types render check-render lock upgrade image image-gpu reproduce clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -36,10 +39,10 @@ $(UV): $(REQUIREMENTS)/boot.lock
 	@rm -rf .uv && $(PYTHON) -m venv .uv
 	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r $<
 
-.venv/.runtime-$(VARIANT): $(REQUIREMENTS)/$(VARIANT).lock $(REQUIREMENTS)/build.lock pyproject.toml | $(UV)
+.venv/.runtime-$(VARIANT): $(LOCKS)/$(VARIANT).lock $(LOCKS)/build.lock pyproject.toml | $(UV)
 	@rm -f .venv/.runtime-* .venv/.dev
 	@test -x $(BIN)/python || $(UV) venv -q --python $(PYTHON) .venv
-	$(UV) pip sync -q --python $(BIN)/python --require-hashes --build-constraints $(REQUIREMENTS)/build.lock $<
+	$(UV) pip sync -q --python $(BIN)/python --require-hashes --build-constraints $(LOCKS)/build.lock $<
 	@$(UV) pip install -q --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -74,15 +77,31 @@ render: setup  ## write everything that names a version from the release
 check-render: setup  ## fail when a rendered file differs from the release
 	@$(BIN)/trackbed release render --check
 
-lock: | $(UV)  ## work out the locked files from requirements/*.in
-	@for name in cpu boot build; do $(UV) pip compile -q $(UV_LOCK_ARGS) $(REQUIREMENTS)/$$name.in -o $(REQUIREMENTS)/$$name.lock; done
-	@# Without the settings above that prefer the CPU build, which satisfies the same pin.
-	@env -u UV_FIND_LINKS -u UV_TORCH_BACKEND $(UV) pip compile -q $(UV_LOCK_ARGS) $(REQUIREMENTS)/gpu.in -o $(REQUIREMENTS)/gpu.lock
-	@$(UV) pip compile -q $(UV_LOCK_ARGS) -c $(REQUIREMENTS)/cpu.lock $(REQUIREMENTS)/dev.in -o $(REQUIREMENTS)/dev.lock
-	@$(UV) pip compile -q $(UV_LOCK_ARGS) --no-deps $(REQUIREMENTS)/model.in -o $(REQUIREMENTS)/model.lock
+lock: setup  ## work out the locked files of every release from its pins
+	@$(BIN)/trackbed release lock
 
-image:  ## build the CPU image
-	docker compose build
+upgrade: setup  ## move the pins of RELEASE to the newest versions that fit; then render, lock and look at the diff
+	@$(BIN)/trackbed release upgrade $(RELEASE)
+	@$(BIN)/trackbed release render
+	@$(BIN)/trackbed release lock $(RELEASE)
+	@git --no-pager diff --stat
+
+image: setup  ## build the CPU image of RELEASE, and hold it against the release
+	@$(MAKE) --no-print-directory build-cpu
+
+image-gpu: setup  ## build the GPU image of RELEASE; VENDOR=nvidia adds NVIDIA's own archives
+	@$(MAKE) --no-print-directory build-gpu
+
+# The source revision is the image's business only: it is not in the layers, so that a commit alone rebuilds nothing.
+build-%:
+	docker build --target $* --tag trackbed:$(RELEASE)-$* $$($(BIN)/trackbed release args $(RELEASE)) \
+	    --build-arg REVISION=$$(git describe --always --dirty --abbrev=12) $(if $(VENDOR),--build-arg VENDOR=$(VENDOR)) \
+	    $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) $(BUILD_ARGS) .
+	@docker run --rm trackbed:$(RELEASE)-$* trackbed release check
+
+reproduce: setup  ## build the CPU image of RELEASE twice from nothing, and name the files that differ
+	@for n in 1 2; do docker build -q --no-cache --target cpu --tag trackbed:reproduce-$$n $$($(BIN)/trackbed release args $(RELEASE)) .; done
+	@image/compare trackbed:reproduce-1 trackbed:reproduce-2; code=$$?; docker image rm -f trackbed:reproduce-1 trackbed:reproduce-2 >/dev/null; exit $$code
 
 clean:  ## remove the environment, never the runs
 	rm -rf .venv .uv build

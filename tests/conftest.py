@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from containers import Stack, missing_engine, run
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,6 +23,18 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def image() -> Iterator[str]:
+    """The CPU image, built from this checkout as `docker compose` builds it; removed afterwards."""
+    if reason := missing_engine():
+        # On CI a machine without an engine is a broken machine, never a green result.
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no container engine: {reason}")
+    name = f"trackbed-test-{os.getpid()}"
+    Stack(project=name, image=f"{name}:cpu", port=0).compose("build")
+    yield f"{name}:cpu"
+    run("docker", "image", "rm", "--force", f"{name}:cpu")
 
 
 @pytest.fixture(scope="session")

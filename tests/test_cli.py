@@ -151,13 +151,34 @@ def test_an_edited_rendered_file_is_found(trackbed: Command, tmp_path: Path, mon
 
     copy = tmp_path / "copy"
     copy.mkdir()
-    for name in ("Dockerfile", "compose.yaml", "README.md"):
+    (copy / "docs").mkdir()
+    for name in ("Dockerfile", "compose.yaml", "compose.gpu.yaml", "README.md", "docs/releases.md"):
         shutil.copy(ROOT / name, copy / name)
     shutil.copytree(ROOT / "requirements", copy / "requirements")
     monkeypatch.chdir(copy)
     assert trackbed("release", "render", "--check").returncode == 0
-    text = (copy / "requirements" / "cpu.in").read_text()
-    (copy / "requirements" / "cpu.in").write_text(text.replace("numpy==", "numpy==9"))
+    pins = copy / "requirements" / "23.06" / "cpu.in"
+    pins.write_text(pins.read_text().replace("numpy==", "numpy==9"))
     done = trackbed("release", "render", "--check")
     assert done.returncode == 2
     assert "cpu.in: differs from the release" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit", "jobs/finetune-smollm2.yaml"),
+        ("demo",),
+        ("data", "check", "jobs/finetune-smollm2.yaml"),
+        ("job", "schema"),
+    ],
+)
+def test_a_release_that_runs_no_jobs_says_so_first(
+    trackbed: Command, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKBED_RELEASE", "23.06")
+    done = trackbed(*words)
+    assert done.returncode == 2
+    assert "release 23.06 runs no job templates" in done.stderr
+    assert "cannot train on a CPU" in done.stderr
+    assert "use the image of release 26.11" in done.stderr

@@ -2,92 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import re
-import socket
-import subprocess
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from containers import Stack, free_port
+
 pytestmark = pytest.mark.container
-
-ROOT = Path(__file__).parents[1]
-PATIENCE = 30 * 60
-SECRET = re.compile(r"(token|secret|passw|credential|api_?key|private_?key)\w*=|://[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Stack:
-    """One compose project of its own: its name, its image and its port clash with no other."""
-
-    project: str
-    image: str
-    port: int
-
-    def compose(self, *arguments: str) -> str:
-        environment = {**os.environ, "TRACKBED_IMAGE": self.image, "TRACKBED_PORT": str(self.port)}
-        environment.pop("TRACKBED_USER", None)
-        return output("docker", "compose", "-p", self.project, *arguments, environment=environment)
-
-    def containers(self) -> list[dict[str, Any]]:
-        ids = self.compose("ps", "--all", "--quiet").split()
-        return list(json.loads(output("docker", "inspect", *ids)))
-
-    def tensorboard(self, path: str, **query: str) -> Any:
-        address = f"http://127.0.0.1:{self.port}/data/plugin/scalars/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            return json.load(answer)
-
-    def measurements(self) -> str:
-        """A hash of every measurement of the run `demo`, as the volume holds them."""
-        files = "find /var/lib/trackbed/runs/demo -name 'events*' -o -name metrics.jsonl"
-        return self.compose("exec", "-T", "tensorboard", "sh", "-c", f"{files} | sort | xargs sha256sum")
-
-
-def output(*command: str, environment: dict[str, str] | None = None) -> str:
-    """What a command prints; the test fails with all of it when the command does."""
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    if done.returncode:
-        pytest.fail(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
-    return done.stdout
-
-
-def missing_engine() -> str:
-    """Why there is no engine to test with; empty when there is one."""
-    for command in (["docker", "info"], ["docker", "compose", "version"]):
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        except FileNotFoundError:
-            return "docker is not installed"
-        if done.returncode:
-            return f"`{' '.join(command)}` exits {done.returncode}: {(done.stderr or done.stdout).strip()[-300:]}"
-    return ""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    """The stack, built from this checkout and up; taken down with its volumes and its image afterwards."""
-    if reason := missing_engine():
-        # On CI a machine without an engine is a broken machine, never a green result.
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no container engine: {reason}")
-    name = f"trackbed-test-{os.getpid()}"
-    stack = Stack(project=name, image=f"{name}:cpu", port=free_port())
+def stack(image: str) -> Iterator[Stack]:
+    """The stack of this checkout's image, up; taken down with its volumes afterwards."""
+    stack = Stack(project=image.partition(":")[0], image=image, port=free_port())
     try:
-        stack.compose("build")
         try:
             stack.compose("up", "--wait")
         except pytest.fail.Exception as failure:
@@ -95,7 +24,6 @@ def stack() -> Iterator[Stack]:
         yield stack
     finally:
         stack.compose("down", "--volumes", "--timeout", "30")
-        subprocess.run(["docker", "image", "rm", stack.image], capture_output=True, timeout=PATIENCE)
 
 
 def test_tensorboard_shows_a_training_loss_that_falls(stack: Stack) -> None:
@@ -152,11 +80,3 @@ def test_every_container_is_confined(stack: Stack) -> None:
         assert {mount["Type"] for mount in one["Mounts"]} == {"volume"}
         bindings = [binding for port in (host["PortBindings"] or {}).values() for binding in port]
         assert {binding["HostIp"] for binding in bindings} <= {"127.0.0.1"}
-
-
-def test_the_image_holds_no_secret(stack: Stack) -> None:
-    config = json.loads(output("docker", "image", "inspect", stack.image))[0]["Config"]
-    history = output("docker", "history", "--no-trunc", "--format", "{{.CreatedBy}}", stack.image)
-    labels = [f"{name}={value}" for name, value in (config["Labels"] or {}).items()]
-    assert config["User"] == "1000:0"
-    assert [line for line in [*config["Env"], *labels, *history.splitlines()] if SECRET.search(line)] == []

@@ -47,9 +47,16 @@ def records(*made: Any) -> Sums:
     return Sums(ranks=2, records=list(made))
 
 
-def gloo(*wrong: int) -> Sums:
+def gloo(*wrong: int, unsupported: bool = False) -> Sums:
+    """Two ranks' reports; `unsupported` as from torch 2.1, whose gloo has no bfloat16."""
     pairs = [(rank, dtype) for rank in range(2) for dtype in comm.DTYPES]
-    return records(*({"rank": r, "dtype": d, "wrong": w} for (r, d), w in zip(pairs, wrong, strict=False)))
+    more = {"unsupported": True} if unsupported else {}
+    return records(
+        *(
+            {"rank": r, "dtype": d, "wrong": w} | (more if d == "bfloat16" else {})
+            for (r, d), w in zip(pairs, wrong, strict=False)
+        )
+    )
 
 
 RULES: list[tuple[str, Any, str, str]] = [
@@ -128,6 +135,8 @@ RULES: list[tuple[str, Any, str, str]] = [
     ("comm.gloo-all-reduce", gloo(0, 7, 0, 0), "fail", "rank 0 got 7 wrong bfloat16 elements"),
     ("comm.gloo-all-reduce", gloo(0, 0, 0), "fail", "rank 1 reported no bfloat16 sum"),
     ("comm.gloo-all-reduce", gloo(), "fail", "rank 0 reported no float32 sum"),
+    ("comm.gloo-all-reduce", gloo(0, 0, 0, 0, unsupported=True), "warn", "none for bfloat16"),
+    ("comm.gloo-all-reduce", gloo(0, 7, 0, 0, unsupported=True), "fail", "rank 0 got 7 wrong"),
     ("comm.gloo-all-reduce", records("garbage"), "error", "makes no sense"),
     ("comm.gloo-all-reduce", records({"rank": 0, "dtype": "float32", "wrong": None}), "error", "makes no sense"),
     ("comm.gloo-all-reduce", sums(error="timed out"), "fail", "timed out"),

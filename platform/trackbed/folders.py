@@ -38,6 +38,29 @@ def lock(folder: Path) -> TextIO:
     return file
 
 
+def replace(path: Path, content: str | bytes) -> None:
+    """Write a file as a whole, or not at all: nobody ever reads half of it, also after a crash. Raises OSError."""
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Only with its folder's entry on the disk does a new name outlive a crash."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def models() -> Path:
     return cache() / "models"
 

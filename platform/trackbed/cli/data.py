@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from trackbed.cli import console as looks
+from trackbed.cli.stack import must_run_jobs
 from trackbed.errors import TrackbedError
 
 JOB_FILE = click.Path(path_type=Path)
@@ -53,6 +54,7 @@ def databuild(name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the counts, or the problems, as JSON.")
 def data_check(job_file: Path, sets: tuple[str, ...], as_json: bool) -> None:
     """Encode a job's data with its model's tokenizer: count it, or name every faulty line."""
+    must_run_jobs()
     from trackbed import hub
     from trackbed.data.check import check
     from trackbed.job import data_path, load
@@ -83,6 +85,7 @@ def job_group() -> None:
 @job_group.command(name="schema")
 def job_schema() -> None:
     """Print the JSON Schema of a job, for editors that complete it."""
+    must_run_jobs()
     from trackbed.job import schema
 
     click.echo(schema(), nl=False)

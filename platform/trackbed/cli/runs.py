@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import click
 
 from trackbed.cli import console as looks
 from trackbed.cli.data import JOB_FILE, build, fetch, overrides
-from trackbed.cli.stack import check_machine, release_name
+from trackbed.cli.stack import check_machine, must_run_jobs, release_name
 from trackbed.errors import Problem, TrackbedError, ValidationError
 
 if TYPE_CHECKING:
@@ -23,12 +24,22 @@ if TYPE_CHECKING:
 DEMO_JOB = Path("jobs/finetune-smollm2.yaml")
 
 
+@dataclass(frozen=True)
+class How:
+    """How a job is submitted; nothing of this changes its result."""
+
+    dry_run: bool = False
+    validated: bool = False
+    profiled: bool = False
+
+
 @click.command()
 @click.option("--run-name", help="Name of the run's folder; a new one each time when not given.")
 @click.option("--once", is_flag=True, help="Do nothing when the named run is finished; go on when it was cut off.")
 @overrides
 def demo(run_name: str | None, once: bool, sets: tuple[str, ...]) -> None:
     """Fetch a small model, build a data set, check this machine, fine-tune, and show what came of it."""
+    must_run_jobs()
     from trackbed import folders, hub
     from trackbed.submit.run import Run
 
@@ -43,9 +54,9 @@ def demo(run_name: str | None, once: bool, sets: tuple[str, ...]) -> None:
         build("pydocs")
     cut_off = once and existing and existing.job.exists()
     if existing and cut_off:
-        _submit(existing.job, (), name=None, resume=True)
+        _submit(existing.job, (), name=None, resume=True, how=How())
     else:
-        _submit(_demo_job(), sets, name=run_name, resume=False)
+        _submit(_demo_job(), sets, name=run_name, resume=False, how=How())
 
 
 @click.command()
@@ -55,6 +66,7 @@ def demo(run_name: str | None, once: bool, sets: tuple[str, ...]) -> None:
 @click.option("--run-name", help="Name of the run's folder.")
 @click.option("--resume", metavar="RUN", help="Go on with a run from its newest whole checkpoint.")
 @click.option("--skip-validation", is_flag=True, help="Start without checking the machine.")
+@click.option("--profile", type=click.Choice(["nsys"]), help="Record a timeline of all ranks into RUN/profile/.")
 def submit(
     job_file: Path | None,
     sets: tuple[str, ...],
@@ -62,19 +74,22 @@ def submit(
     run_name: str | None,
     resume: str | None,
     skip_validation: bool,
+    profile: str | None,
 ) -> None:
     """Plan a job, validate this machine, start its ranks and watch them to the end."""
+    must_run_jobs()
     from trackbed.submit.run import find
 
     if (job_file is None) == (resume is None):
         raise click.UsageError("give a job, or --resume RUN")
     if resume and sets:
         raise click.UsageError("a run goes on with the job it began with: start a new run to change it")
+    how = How(dry_run=dry_run, validated=skip_validation, profiled=bool(profile))
     if resume:
         run = find(resume)
-        _submit(run.job, (), name=None, resume=True, dry_run=dry_run, validated=skip_validation)
+        _submit(run.job, (), name=None, resume=True, how=how)
     elif job_file:
-        _submit(job_file, sets, name=run_name, resume=False, dry_run=dry_run, validated=skip_validation)
+        _submit(job_file, sets, name=run_name, resume=False, how=how)
 
 
 @click.command()
@@ -102,7 +117,7 @@ def train(job_file: Path) -> None:
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=6006, show_default=True, help="Port to listen on.")
+@click.option("--port", default=6006, show_default=True, envvar="TENSORBOARD_PORT", help="Port; $TENSORBOARD_PORT.")
 @click.option("--check", metavar="URL", help="Start nothing; exit 0 when the server at URL shows a run's loss.")
 def monitor(host: str, port: int, check: str | None) -> None:
     """Serve TensorBoard over every run."""
@@ -123,11 +138,10 @@ def _submit(
     *,
     name: str | None,
     resume: bool,
-    dry_run: bool = False,
-    validated: bool = False,
+    how: How,
 ) -> None:
     from trackbed.job import load
-    from trackbed.submit import plan, run
+    from trackbed.submit import nsys, plan, run
 
     job = load(job_file, sets)
     this = run.Run(job_file.absolute().parent) if resume else run.new(job.name, name)
@@ -140,16 +154,20 @@ def _submit(
             )
         )
     planned = plan.work_out(job, this, job_file, sets)
+    if how.profiled:
+        planned = nsys.wrap(planned, this)
     looks.console().print(looks.plan(planned), highlight=False)
+    if planned.profile_note:
+        click.echo(f"warning: {planned.profile_note}")
     click.echo(f"command:\n{planned.shell()}")
-    if not dry_run:
-        _start(job, this, planned, validated)
+    if not how.dry_run:
+        _start(job, this, planned, how)
 
 
-def _start(job: Job, run: Run, planned: Plan, validated: bool) -> None:
+def _start(job: Job, run: Run, planned: Plan, how: How) -> None:
     from trackbed import folders
     from trackbed.job import dump
-    from trackbed.submit import local, provenance
+    from trackbed.submit import provenance
     from trackbed.submit import run as runs
 
     record = provenance.collect(job, release_name())
@@ -159,16 +177,29 @@ def _start(job: Job, run: Run, planned: Plan, validated: bool) -> None:
         folders.lock(run.folder).close()
         provenance.must_agree(run.folder, record)
     else:
-        (run.folder / "provenance.json").write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+        folders.replace(run.folder / "provenance.json", json.dumps(record, indent=2) + "\n")
     (run.folder / "failure.json").unlink(missing_ok=True)
-    (run.folder / "plan.json").write_text(planned.to_json() + "\n", "utf-8")
-    runs.replace(run.job, dump(job))
-    if not validated:
+    folders.replace(run.folder / "plan.json", planned.to_json() + "\n")
+    folders.replace(run.job, dump(job))
+    if not how.validated:
         _must_be_valid(run)
     click.echo(f"run: {run.folder}")
-    with looks.training(looks.console()) as show:
-        local.send(planned, run, show)
+    _send(run, planned)
     _report(run)
+
+
+def _send(run: Run, planned: Plan) -> None:
+    from trackbed.submit import local, nsys
+
+    if planned.profile:
+        # nsys makes no folder: it would leave its report in the temporary one.
+        Path(planned.profile).parent.mkdir(exist_ok=True)
+    try:
+        with looks.training(looks.console()) as show:
+            local.send(planned, run, show)
+    finally:
+        if planned.profile:
+            click.echo(nsys.outcome(planned))
 
 
 def _must_be_valid(run: Run) -> None:

@@ -1,8 +1,7 @@
-"""`trackbed release` and `trackbed validate`: the pins, and whether this machine and stack are good."""
+"""`trackbed validate`: whether this machine and stack are good."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,61 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from trackbed.cli import console as looks
+from trackbed.cli.release import release_group
 from trackbed.errors import Problem, TrackbedError
 
 if TYPE_CHECKING:
     from trackbed.validate import Result
-
-
-@click.group(name="release")
-def release_group() -> None:
-    """Releases: the pins of the stack."""
-
-
-@release_group.command(name="show")
-@click.argument("name", required=False)
-def release_show(name: str | None) -> None:
-    """Print a release's pins."""
-    from trackbed.release import load
-
-    release = load(name)
-    click.echo(f"{release.name}: {release.summary}")
-    for component in release.components.values():
-        click.echo(f"  {component.title:40} {component.version:18} {component.rule}")
-
-
-@release_group.command(name="render")
-@click.option("--check", is_flag=True, help="Write nothing; exit 2 when a file differs from the release.")
-def release_render(check: bool) -> None:
-    """Write everything that names a version from the release."""
-    from trackbed.release import load
-    from trackbed.release.render import render, write
-
-    changes = render(load(), Path.cwd())
-    if check and changes:
-        raise TrackbedError(
-            [
-                Problem(id="release.rendered", where=str(path), what="differs from the release", remedy="make render")
-                for path in changes
-            ]
-        )
-    write(changes)
-    click.echo("\n".join(f"wrote {path}" for path in changes) or "every rendered file agrees with the release")
-
-
-@release_group.command(name="check")
-def release_check() -> None:
-    """Compare what the release says, what the image declares and what really loads."""
-    from trackbed.release import load
-    from trackbed.release.drift import compare
-
-    rows = compare(load(os.environ.get("TRACKBED_RELEASE")))
-    for row in rows:
-        click.echo(
-            f"{row.status:8} {row.component:14} {row.wanted:14} {row.declared or '-':14} {row.loaded:18} {row.note}"
-        )
-    if any(row.status != "ok" for row in rows):
-        sys.exit(2)
 
 
 @click.command()
@@ -95,8 +44,21 @@ def check_machine(output: Path) -> list[Result]:
 
 def release_name() -> str:
     from trackbed.release import load
+    from trackbed.release.drift import current
 
-    return load(os.environ.get("TRACKBED_RELEASE")).name
+    return load(current()).name
+
+
+def must_run_jobs() -> None:
+    """Refuse before anything is fetched or written where the release's own parts cannot run a job template."""
+    from trackbed.release import load, names
+    from trackbed.release.drift import current
+
+    release = load(current())
+    if release.no_jobs:
+        what = f"release {release.name} runs no job templates: {release.no_jobs}"
+        remedy = f"use the image of release {names()[-1]}; your own scripts run here"
+        raise TrackbedError(Problem(id="release.no-jobs", what=what, remedy=remedy))
 
 
 COMMANDS = (release_group, validate)

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trackbed import folders
 from trackbed.data.chat import Conversation, Message
 from trackbed.errors import DataError, Problem
 
@@ -117,11 +118,8 @@ def conversation(entry: Entry) -> Conversation:
 
 
 def _write(path: Path, entries: list[Entry]) -> None:
-    """All or nothing: a reader never sees half a file."""
     lines = [json.dumps(conversation(entry).to_json(), ensure_ascii=False) for entry in entries]
-    partial = path.with_suffix(f".partial-{os.getpid()}")
-    partial.write_text("\n".join(lines) + "\n", "utf-8")
-    os.replace(partial, path)
+    folders.replace(path, "\n".join(lines) + "\n")
 
 
 def _held_out(name: str) -> bool:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from trackbed import folders
 
 
 class Writer:
@@ -71,9 +72,7 @@ def _forget_after(path: Path, step: int) -> None:
     """Drop the lines of steps that are about to be made again, and one that a full disk cut off."""
     if path.exists():
         kept = [line for line in path.read_text("utf-8").splitlines() if step and _step_of(line) <= step]
-        partial = path.with_suffix(".partial")
-        partial.write_text("".join(f"{line}\n" for line in kept), "utf-8")
-        os.replace(partial, path)
+        folders.replace(path, "".join(f"{line}\n" for line in kept))
 
 
 def _step_of(line: str) -> float:

@@ -2,52 +2,119 @@
 
 release = load()              # the newest
 release.components["torch"].version
+
+This room also runs on Python 3.10, the interpreter of NVIDIA's images of 2023.
 """
 
 from __future__ import annotations
 
+import os
 import re
-import tomllib
+import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
 from trackbed.errors import Problem, ReleaseError
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 FOLDER = Path(__file__).parent
-Rule = Literal["exact", "prefix", "at-least"]
 Variant = Literal["cpu", "gpu"]
+RULES = ("exact", "prefix", "at-least")
+CHOICES = {
+    "rule": RULES,
+    "group": ("runtime", "vendor", "dev", "boot", "build", "model"),
+    "status": ("verified-cpu", "import-only", "needs-gpu", "vendor-index"),
+    "confidence": ("given", "confirmed", "inferred", "captured"),
+}
+
+
+# A field's annotation, what TOML gives for it, and what to call that.
+TYPES = {
+    "str": (str, "text in quotes"),
+    "int": (int, "a whole number"),
+    "bool": (bool, "true or false"),
+    "tuple[str, ...]": (list, "a list of texts"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """One pinned part of the stack. The fields are explained at the top of the release file."""
+    """One pinned part of the stack. docs/releases.md explains the fields."""
 
     name: str
     title: str
     version: str
-    rule: Rule
+    rule: str
     probe: str
+    reads: int = 0
     env: str = ""
+    label: str = ""
+    declared: str = ""
     package: str = ""
+    cpu_build: str = ""
+    apt: str = ""
+    apt_build: str = ""
+    build_env: tuple[str, ...] = ()
+    archive: str = ""
+    digest: str = ""
+    provides: tuple[str, ...] = ()
+    library_wheel: str = ""
+    library_python: str = ""
     group: str = "runtime"
     variants: tuple[str, ...] = ("cpu", "gpu")
     image_only: bool = False
-    cpu: str = ""
-    gpu: str = ""
+    hold: bool = False
+    status: str = "verified-cpu"
+    confidence: str = "given"
+    substitute: str = ""
+    why: str = ""
+
+    @property
+    def installed(self) -> str:
+        """The version that the open build installs: the substitute where the release's own is not public."""
+        return self.substitute or self.version
+
+    @property
+    def source(self) -> str:
+        """Where it comes from: a wheel, a Debian package, NVIDIA's archive, or what the image stands on."""
+        if self.package:
+            return f"wheel {self.package}"
+        if self.apt:
+            return f"Debian package {self.apt}"
+        return f"archive {self.archive.rpartition('/')[2]}" if self.archive else "the base"
 
     def requirement(self, variant: str) -> str:
         """The line that installs it, such as `torch==2.13.0+cpu`."""
-        return (self.cpu if variant == "cpu" else self.gpu) or f"{self.package}=={self.version}"
+        return f"{self.package}=={self.installed}{self.cpu_build if variant == 'cpu' else ''}"
 
     def accepts(self, found: str) -> bool:
-        """Whether a found version satisfies this pin's rule."""
-        if self.rule == "exact":
-            return found == self.version
-        if self.rule == "prefix":
-            return found == self.version or found.startswith((self.version + ".", self.version + "+"))
-        return _numbers(found) >= _numbers(self.version)
+        """Whether a version that a probe found satisfies this pin, as far as the probe can see (`reads`)."""
+        return _matches(self.rule, cut(self.version, self.reads), cut(found, self.reads))
+
+    def accepts_substitute(self, found: str) -> bool:
+        """Whether it is what the open build installs in its place."""
+        return bool(self.substitute) and _matches("prefix", cut(self.substitute, self.reads), cut(found, self.reads))
+
+    def accepts_declared(self, said: str) -> bool:
+        """Whether a declaration agrees: with the pin, its substitute, or a difference that the release knows of."""
+        known = self.declared and said == self.declared
+        return bool(known) or _matches(self.rule, self.version, said) or self.accepts_substitute(said)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """How a release's dependencies are locked: nothing newer than `before`, but for `later`; `caps` bound the rest."""
+
+    before: date | None = None
+    later: dict[str, date] = field(default_factory=dict)
+    caps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +125,18 @@ class Release:
     summary: str
     base_image: str
     components: dict[str, Component]
+    lock: Lock = Lock()
+    no_jobs: str = ""
+    """Why the job templates do not run in it; empty where they do."""
 
     def select(self, *, group: str, variant: str | None = None) -> list[Component]:
         """Components of one group that a variant installs from a package."""
         chosen = (c for c in self.components.values() if c.group == group and c.package)
         return [c for c in chosen if variant is None or variant in c.variants]
+
+    def declared(self, *, group: str, variants: tuple[str, ...]) -> list[Component]:
+        """Components of one group, for exactly these variants, that the image declares in a variable."""
+        return [c for c in self.components.values() if c.env and c.group == group and c.variants == variants]
 
 
 def names() -> list[str]:
@@ -70,15 +144,22 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
+def requirements() -> Path:
+    """Where the locked files are: $TRACKBED_REQUIREMENTS, else those of this checkout."""
+    return Path(os.environ.get("TRACKBED_REQUIREMENTS") or Path(__file__).parents[3] / "requirements")
+
+
 def load(name: str | None = None) -> Release:
-    """Read a release; the newest when no name is given."""
+    """Read a release by name, or from a file such as `capture` writes; the newest when neither is given."""
     name = name or names()[-1]
-    path = FOLDER / f"{name}.toml"
-    if not path.exists():
-        raise ReleaseError(
-            Problem(id="release.unknown", what=f"there is no release {name}", wanted=f"one of {', '.join(names())}")
-        )
-    return parse(path.read_text("utf-8"), where=path.name)
+    path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"{name} cannot be read: {error}" if path.exists() else f"there is no release {name}"
+        wanted = f"one of {', '.join(names())}, or a .toml file that can be read"
+        raise ReleaseError(Problem(id="release.unknown", what=what, wanted=wanted)) from error
+    return parse(text, where=path.name)
 
 
 def parse(text: str, where: str = "release") -> Release:
@@ -87,37 +168,98 @@ def parse(text: str, where: str = "release") -> Release:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ReleaseError(Problem(id="release.syntax", where=where, what=str(error))) from error
-    problems = [*_missing(raw, where), *_bad_components(raw.get("components", {}), where)]
+    problems = [*_bad_head(raw, where), *_bad_lock(raw.get("lock", {}), where)]
+    problems += _bad_components(raw.get("components", {}), where)
     if problems:
         raise ReleaseError(problems)
-    components = {name: _component(name, table) for name, table in raw["components"].items()}
-    return Release(name=raw["name"], summary=raw["summary"], base_image=raw["base_image"], components=components)
+    components = {name: Component(name=name, **_tuples(table)) for name, table in raw["components"].items()}
+    lock = Lock(**_tuples(raw.get("lock", {})))
+    head = {key: raw[key] for key in ("name", "summary", "base_image")}
+    return Release(**head, components=components, lock=lock, no_jobs=raw.get("no_jobs", ""))
 
 
-def _component(name: str, table: dict[str, Any]) -> Component:
-    return Component(name=name, **{**table, "variants": tuple(table.get("variants", ("cpu", "gpu")))})
+def cut(version: str, numbers: int) -> str:
+    """The first `numbers` numbers of a version, all of it for 0: a library says 8.6.1 of the package 8.6.1.6."""
+    return version if not numbers else ".".join(re.findall(r"\d+", version)[:numbers])
 
 
-def _missing(raw: dict[str, Any], where: str) -> Iterable[Problem]:
-    for key in ("name", "summary", "base_image", "components"):
+def _matches(rule: str, wanted: str, found: str) -> bool:
+    if rule == "exact":
+        return found == wanted or ("+" not in wanted and found.partition("+")[0] == wanted)
+    if rule == "prefix":
+        return found == wanted or found.startswith((f"{wanted}.", f"{wanted}+", f"{wanted}-"))
+    return _numbers(found) >= _numbers(wanted)
+
+
+def _tuples(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+def _bad_head(raw: dict[str, Any], where: str) -> Iterable[Problem]:
+    texts = ("name", "summary", "base_image")
+    for key in (*texts, "components"):
         if key not in raw:
             yield Problem(id="release.incomplete", where=where, what=f"`{key}` is missing")
+    for key in sorted(set(raw) - {*texts, "components", "lock", "no_jobs"}):
+        yield Problem(id="release.unknown-key", where=where, what=f"unknown key `{key}`")
+    for key in (*texts, "no_jobs"):
+        yield from _bad_type(key, raw.get(key, ""), "str", where)
 
 
-def _bad_components(tables: dict[str, Any], where: str) -> Iterable[Problem]:
+def _bad_lock(lock: Any, where: str) -> Iterable[Problem]:
+    place = f"{where}: [lock]"
+    if not isinstance(lock, dict):
+        yield Problem(id="release.type", where=place, what="is not a table")
+        return
+    for key in sorted(set(lock) - set(Lock.__dataclass_fields__)):
+        yield Problem(id="release.unknown-key", where=place, what=f"unknown key `{key}`")
+    later = lock.get("later", {})
+    days = list(later.values()) if isinstance(later, dict) else [later]
+    for day in [*days, lock.get("before", date.min)]:
+        if type(day) is not date:
+            yield Problem(id="release.type", where=place, what=f"{day!r} is no day", wanted="a day without quotes")
+    yield from _bad_type("caps", lock.get("caps", []), "tuple[str, ...]", place)
+
+
+def _bad_components(tables: Any, where: str) -> Iterable[Problem]:
+    for name, table in tables.items() if isinstance(tables, dict) else [("", None)]:
+        place = f"{where}: [components.{name}]" if name else f"{where}: [components]"
+        if isinstance(table, dict):
+            yield from _bad_keys(table, place)
+            yield from _bad_values(table, place)
+        else:
+            yield Problem(id="release.type", where=place, what="is not a table")
+
+
+def _bad_keys(table: dict[str, Any], place: str) -> Iterable[Problem]:
     allowed = set(Component.__dataclass_fields__) - {"name"}
-    required = {"title", "version", "rule", "probe"}
-    for name, table in tables.items():
-        place = f"{where}: [components.{name}]"
-        for key in sorted(set(table) - allowed):
-            yield Problem(id="release.unknown-key", where=place, what=f"unknown key `{key}`")
-        for key in sorted(required - set(table)):
-            yield Problem(id="release.incomplete", where=place, what=f"`{key}` is missing")
-        if table.get("rule") not in (None, "exact", "prefix", "at-least"):
-            yield Problem(
-                id="release.rule", where=place, what=f"rule is `{table['rule']}`", wanted="exact, prefix or at-least"
-            )
+    for key in sorted(set(table) - allowed):
+        yield Problem(id="release.unknown-key", where=place, what=f"unknown key `{key}`")
+    for key in sorted({"title", "version", "rule", "probe"} - set(table)):
+        yield Problem(id="release.incomplete", where=place, what=f"`{key}` is missing")
+    if table.get("substitute") and not table.get("why"):
+        yield Problem(id="release.why", where=place, what="a substitute without `why`")
+
+
+def _bad_values(table: dict[str, Any], place: str) -> Iterable[Problem]:
+    for key in sorted(set(table) & set(CHOICES)):
+        if table[key] not in CHOICES[key]:
+            wanted = ", ".join(CHOICES[key])
+            yield Problem(id=f"release.{key}", where=place, what=f"{key} is `{table[key]}`", wanted=wanted)
+    for key, known in Component.__dataclass_fields__.items():
+        if key in table and key not in CHOICES:
+            yield from _bad_type(key, table[key], str(known.type), place)
+
+
+def _bad_type(key: str, value: Any, kind: str, place: str) -> Iterable[Problem]:
+    """An unquoted `version = 2.3` is a number in TOML, and 2.30 would be the same one."""
+    wanted, words = TYPES[kind]
+    texts = all(isinstance(item, str) for item in value) if isinstance(value, list) else True
+    if not (isinstance(value, wanted) and texts):
+        yield Problem(id="release.type", where=place, what=f"{key} is {value!r}", wanted=words)
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", version.split("+")[0])]
+    """The numbers that a version begins with; none of a text that only mentions some."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return [int(number) for number in match[0].split(".")] if match else []

@@ -8,63 +8,101 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-from trackbed.release import Component, Release, Variant
-from trackbed.release.probe import Found, load, read
+from trackbed.release import Component, Release, Variant, names
+from trackbed.release.probe import Found, child_target, load, read
 
 # Only the image built from this repository sets it: in someone else's image PYTORCH_VERSION means something else.
 MARK = "TRACKBED_RELEASE"
+NGC_MARK = "NVIDIA_PYTORCH_VERSION"
+Status = Literal["ok", "substitute", "absent", "drift", "missing"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One component held against the release. `declared` is empty outside the image."""
+    """One component held against the release. `declared` is empty outside the image.
+
+    `substitute` is what the open build installs in place of a part that is not public, `absent` what it leaves out:
+    neither is drift, both are said. `drift` and `missing` are what has to be mended.
+    """
 
     component: str
     wanted: str
     declared: str
     loaded: str
-    status: Literal["ok", "drift", "missing"]
+    status: Status
     note: str = ""
     requirement: str = ""
+    of_host: bool = False
+
+    @property
+    def bad(self) -> bool:
+        return self.status in ("drift", "missing")
+
+    @property
+    def remedy(self) -> str:
+        """What puts it right here; empty where nothing has to be."""
+        if not self.bad:
+            return ""
+        if self.of_host:
+            return f"ask for driver {self.wanted} or newer on this host: no image can bring it"
+        inside = declarations() is not None
+        if self.requirement and not self.note.startswith("the image "):
+            return f"pip install '{self.requirement}', {'or start a fresh container' if inside else 'or make setup'}"
+        if inside:
+            return "start a fresh container with no version set by -e; if it stays, build the image again (make image)"
+        return "make setup, or work in the image (make image)"
+
+
+def current() -> str | None:
+    """The release that this image declares, where there is one of that name; else None: the newest is meant."""
+    if declared := os.environ.get(MARK):
+        return declared
+    ngc = os.environ.get(NGC_MARK, "")
+    return ngc if ngc in names() else None
 
 
 def variant() -> Variant:
-    """Which variant is installed here: gpu when the CUDA build's cuDNN is."""
-    try:
-        metadata.version("nvidia-cudnn-cu13")
-    except metadata.PackageNotFoundError:
-        return "cpu"
-    return "gpu"
+    """Which variant this is: what the image declares, else gpu when the CUDA build's cuDNN is installed."""
+    if declared := os.environ.get("TRACKBED_VARIANT"):
+        return "gpu" if declared == "gpu" else "cpu"
+    if NGC_MARK in os.environ:
+        return "gpu"
+    installed = {name.lower() for each in metadata.distributions() if (name := each.metadata["Name"])}
+    return "gpu" if installed & {"nvidia-cudnn-cu12", "nvidia-cudnn-cu13"} else "cpu"
+
+
+def declarations() -> Mapping[str, str] | None:
+    """The environment where an image wrote its versions into it; None elsewhere."""
+    return os.environ if MARK in os.environ or NGC_MARK in os.environ else None
 
 
 def components(release: Release) -> list[Component]:
-    """What must hold on this machine: the runtime parts of its variant, the image's own only inside the image."""
-    inside, here = MARK in os.environ, variant()
+    """What must hold on this machine: the parts of its variant, the image's own only inside the image."""
+    inside, here = declarations() is not None, variant()
     return [
         part
         for part in release.components.values()
-        if part.group == "runtime" and here in part.variants and (inside or not part.image_only)
+        if part.group in ("runtime", "vendor") and here in part.variants and (inside or not part.image_only)
     ]
 
 
-def modules(release: Release) -> list[str]:
-    """The modules whose import gives a version, in the release's order."""
-    probes = (part.probe.partition(":") for part in components(release))
-    return [target for kind, _, target in probes if kind == "import"]
+def targets(release: Release) -> list[str]:
+    """What a child interpreter reads, in the release's order: modules first of all."""
+    found = [child_target(part.probe) for part in components(release)]
+    return sorted(filter(None, found), key=lambda target: ":" in target)
 
 
 def compare(release: Release, loaded: Mapping[str, Found] | None = None) -> list[Row]:
-    """One row a component. `loaded` is `probe.load(modules(release))` when the caller has it already."""
-    imported = load(modules(release)) if loaded is None else loaded
-    declared = os.environ if MARK in os.environ else None
-    return [row(part, read(part, imported), declared) for part in components(release)]
+    """One row a component. `loaded` is `probe.load(targets(release))` when the caller has it already."""
+    in_child = load(targets(release)) if loaded is None else loaded
+    return [row(part, read(part, in_child), declarations()) for part in components(release)]
 
 
 def row(part: Component, found: Found, declared: Mapping[str, str] | None) -> Row:
     """Judge one component; `declared` is the image's environment, None outside the image."""
     said = declared.get(part.env, "") if declared is not None and part.env else ""
-    status, note = _judge(part, found, said, silent=declared is not None and bool(part.env) and not said)
-    needs = part.requirement(variant()) if part.package else ""
+    silent = declared is not None and MARK in declared and bool(part.env) and not said
+    status, note = _judge(part, found, said, silent=silent)
     return Row(
         component=part.name,
         wanted=part.version,
@@ -72,22 +110,35 @@ def row(part: Component, found: Found, declared: Mapping[str, str] | None) -> Ro
         loaded=found.version,
         status=status,
         note=note,
-        requirement=needs,
+        requirement=part.requirement(variant()) if part.package else "",
+        of_host=part.probe == "driver",
     )
 
 
-def _judge(part: Component, found: Found, said: str, *, silent: bool) -> tuple[Literal["ok", "drift", "missing"], str]:
+def _judge(part: Component, found: Found, said: str, *, silent: bool) -> tuple[Status, str]:
     if found.error or not found.version:
-        return "missing", found.error or "it has no version"
-    if not part.accepts(found.version):
-        return "drift", f"{found.version} is loaded, the release wants {_rule(part)}"
+        return _not_found(part, found, said)
+    if not (part.accepts(found.version) or part.accepts_substitute(found.version)):
+        return "drift", f"{found.version} is loaded, the release wants {wish(part)}"
     if silent:
         return "drift", f"the image does not declare {part.env}"
-    if said and not part.accepts(said):
-        return "drift", f"the image declares {part.env}={said}, the release wants {_rule(part)}"
-    return "ok", ""
+    if said and not part.accepts_declared(said):
+        return "drift", f"the image declares {part.env}={said}, the release wants {wish(part)}"
+    if not part.accepts(found.version):
+        return "substitute", f"{found.version} stands in for {part.version}: {part.why}"
+    return "ok", part.why if part.status == "import-only" else ""
 
 
-def _rule(part: Component) -> str:
+def _not_found(part: Component, found: Found, said: str) -> tuple[Status, str]:
+    """A part that needs NVIDIA's archive or driver may be left out, as long as nothing says that it is there."""
+    if part.probe == "driver" and "no NVIDIA driver" in found.error:
+        return "absent", found.error
+    if part.group == "vendor" and not said:
+        return "absent", part.why or "not in the open build; add it with --build-arg VENDOR=nvidia"
+    return "missing", found.error or "it has no version"
+
+
+def wish(part: Component) -> str:
+    """A pin and its rule in words: `2.13.0.*`, `4.1.4 or newer`."""
     words = {"exact": "{}", "prefix": "{}.*", "at-least": "{} or newer"}
     return words[part.rule].format(part.version)

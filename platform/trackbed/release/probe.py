@@ -1,14 +1,16 @@
 """Read the real version of a component, by the way its `probe` names.
 
-    loaded = load(["torch", "deepspeed"])      # one child interpreter, killed when a module hangs
+    loaded = load(["torch", "call:torch.version:cuda"])      # one child interpreter, killed when one hangs
     found = read(component, loaded)
 
 Nothing read here can hurt the caller: a module that crashes, hangs or raises becomes a `Found` with an error.
-`python -m trackbed.release.probe MODULE...` is that child; it writes one JSON line a module.
+`python -m trackbed.release.probe TARGET...` is that child; it writes one JSON line a target. A target is a module, or
+`call:MODULE:NAME` for a value or function in one, or `library:FILE:FUNCTION` for a C library's own version function.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -29,6 +31,8 @@ import trackbed
 from trackbed.release import Component
 
 NUMBER = re.compile(r"\d+(?:\.\d+)+[\w.+-]*")
+IN_CHILD = ("import", "call", "library")
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +44,31 @@ class Found:
 
 
 def read(component: Component, loaded: Mapping[str, Found]) -> Found:
-    """The version of one component; `import:` probes are answered from `loaded` (see `load`)."""
+    """The version of one component; what a child reads is answered from `loaded` (see `load`)."""
     kind, _, target = component.probe.partition(":")
-    if kind == "import":
-        return loaded.get(target) or Found(error=f"{target} was not probed")
-    readers = {"metadata": _metadata, "command": _command, "python": _python, "os-release": _os_release}
+    if kind in IN_CHILD:
+        return loaded.get(child_target(component.probe)) or Found(error=f"{target} was not probed")
+    readers = {
+        "metadata": _metadata,
+        "command": command_version,
+        "python": _python,
+        "os-release": _os_release,
+        "driver": _driver,
+        "declared": _declared,
+    }
     if kind not in readers:
         return Found(error=f"the release names an unknown probe, `{component.probe}`")
     return readers[kind](target)
 
 
+def child_target(probe: str) -> str:
+    """What a child is asked for a probe: the module of `import:MODULE`, the probe itself of the others; else empty."""
+    kind = probe.partition(":")[0]
+    return (probe.removeprefix("import:") if kind == "import" else probe) if kind in IN_CHILD else ""
+
+
 def load(modules: Sequence[str], seconds: float = 60.0) -> dict[str, Found]:
-    """Import modules, in this order, in one child interpreter; each may take `seconds`.
+    """Read targets, in this order, in one child interpreter; each may take `seconds`.
 
     When one kills or hangs the child it is recorded as the culprit, and a new child imports the rest.
     """
@@ -126,7 +143,8 @@ def _metadata(distribution: str) -> Found:
         return Found(error=f"{distribution} is not installed")
 
 
-def _command(line: str) -> Found:
+def command_version(line: str) -> Found:
+    """The first version number that a command line prints."""
     program, *arguments = line.split()
     path = shutil.which(program, path=program_path())
     if path is None:
@@ -152,12 +170,57 @@ def _os_release(_: str) -> Found:
         return Found(error="this system has no os-release file with a VERSION_ID")
 
 
-def _import(name: str) -> Found:
+def _driver(_: str) -> Found:
+    """The kernel module's version: the first number of a line such as `NVRM version: ... Module  580.95.05  ...`."""
     try:
-        module = importlib.import_module(name)
+        text = DRIVER.read_text("utf-8", "replace")
+    except OSError:
+        return Found(error="no NVIDIA driver on this machine")
+    match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE)
+    return Found(version=match[1]) if match else Found(error=f"{DRIVER} names no version")
+
+
+def _declared(variable: str) -> Found:
+    """What a variable says, for a part that nothing here can load."""
+    said = os.environ.get(variable, "")
+    return Found(version=said) if said else Found(error=f"{variable} is not set")
+
+
+def _read_in_child(target: str) -> Found:
+    try:
+        version = {"call": _call, "library": _library}.get(target.partition(":")[0], _import)(target)
     except BaseException as error:  # noqa: BLE001 - whatever an import raises, SystemExit too, is the finding
         return Found(error=" ".join(f"{type(error).__name__}: {error}".split()))
-    return Found(version=str(getattr(module, "__version__", "")))
+    return Found(version=version)
+
+
+def _import(name: str) -> str:
+    return str(getattr(importlib.import_module(name), "__version__", ""))
+
+
+def _call(target: str) -> str:
+    _, module, name = target.split(":")
+    value = getattr(importlib.import_module(module), name)
+    value = value() if callable(value) else value
+    if isinstance(value, tuple):
+        return ".".join(map(str, value))
+    return _from_integer(value) if isinstance(value, int) else str(value or "")
+
+
+def _library(target: str) -> str:
+    _, file, name = target.split(":")
+    function = getattr(ctypes.CDLL(file), name)
+    if name == "gdr_runtime_get_version":
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        function(ctypes.byref(major), ctypes.byref(minor))
+        return f"{major.value}.{minor.value}"
+    return _from_integer(function())
+
+
+def _from_integer(number: int) -> str:
+    """NVIDIA's libraries count 9.20.0 as 92000, and before version 9 (TensorRT: 10) 8.9.2 as 8902."""
+    thousand = 10_000 if number >= 90_000 else 1_000
+    return f"{number // thousand}.{number % thousand // 100}.{number % 100}"
 
 
 def _child(modules: Sequence[str]) -> None:
@@ -165,7 +228,7 @@ def _child(modules: Sequence[str]) -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as report:
         os.dup2(2, 1)
         for module in modules:
-            found = _import(module)
+            found = _read_in_child(module)
             line = {"module": module, "version": found.version, "error": found.error}
             report.write(json.dumps(line) + "\n")
             report.flush()

@@ -12,7 +12,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TextIO
 
+import psutil
+
 from trackbed.errors import Problem, RunError
+from trackbed.submit import nsys
 from trackbed.submit.plan import Plan
 from trackbed.submit.run import Run, record_failure
 
@@ -38,17 +41,59 @@ def send(plan: Plan, run: Run, on_line: Callable[[str], None]) -> None:
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )
-        with _signals_passed_to(process):
-            for line in _lines(reader, process):
+        with _signals_passed_on(Stop(process, plan)) as stop:
+            for line in _lines(reader, process, stop):
                 if MARK in line:
                     on_line(line.split(MARK, 1)[1].rstrip("\n"))
-    if process.returncode:
+            left = _wait_for_left_behind(process, plan)
+    code = process.returncode or left
+    if code:
         with run.log.open(encoding="utf-8", errors="replace") as reader:
             reader.seek(began)
-            raise _failed(run, process.returncode, reader.read())
+            raise _failed(run, code, reader.read())
 
 
-def _lines(reader: TextIO, process: subprocess.Popen[bytes]) -> Iterator[str]:
+class Stop:
+    """A stop signal on its way to torchrun, which has the ranks commit a checkpoint before it ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes], plan: Plan) -> None:
+        self._process, self._plan = process, plan
+        self._asked = False
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Signal torchrun if that is still to be done; under nsys it may take a moment until torchrun is there.
+
+        nsys itself is never signalled: it would end before the ranks have committed, at its own start even with exit
+        code 0, and while it writes the report without one.
+        """
+        if not self._asked:
+            return
+        if target := nsys.torchrun(self._plan) if self._plan.profile else self._process:
+            self._asked = False
+            with suppress(psutil.Error):
+                target.send_signal(signal.SIGTERM)
+
+
+def _wait_for_left_behind(process: subprocess.Popen[bytes], plan: Plan) -> int:
+    """Wait for a torchrun that nsys did not wait for: 1 when there was one, else 0.
+
+    An nsys that is told to stop has passed that on; one that was killed has not.
+    """
+    left = nsys.torchrun(plan) if plan.profile else None
+    if left is None:
+        return 0
+    with suppress(psutil.Error):
+        if process.returncode < 0:
+            left.send_signal(signal.SIGTERM)
+        left.wait()
+    return 1
+
+
+def _lines(reader: TextIO, process: subprocess.Popen[bytes], stop: Stop) -> Iterator[str]:
     """The log's lines as they come, until the process has ended and all is read."""
     partial = ""
     while True:
@@ -60,6 +105,7 @@ def _lines(reader: TextIO, process: subprocess.Popen[bytes]) -> Iterator[str]:
                 partial = ""
         if ended:
             return
+        stop.pass_on()
         with suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
 
@@ -71,14 +117,10 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _signals_passed_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+def _signals_passed_on(stop: Stop) -> Iterator[Stop]:
+    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -115,5 +157,5 @@ def _killed_rank(said: str) -> str:
 
 
 def _last_words(said: str, code: int) -> str:
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in nsys.CLOSING.split(said)[0].splitlines() if line.strip()]
     return f"torchrun ended with exit code {code}: {lines[-1] if lines else 'it said nothing'}"

@@ -38,6 +38,9 @@ class Plan:
     deepspeed: dict[str, Any]
     command: list[str]
     environment: dict[str, str]
+    profile: str = ""
+    profile_note: str = ""
+    """Why a run that should be profiled is not."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2)

@@ -53,7 +53,10 @@ def must_agree(folder: Path, now: dict[str, Any]) -> None:
 
 
 def _source_revision() -> str | None:
-    """The commit of the checkout this runs from, with `-dirty` when it was changed; None outside a checkout."""
+    """The commit this comes from, `-dirty` when it was changed: as the image says, else as the checkout does."""
+    built_from = os.environ.get("TRACKBED_REVISION", "unknown")
+    if built_from != "unknown":
+        return built_from
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)

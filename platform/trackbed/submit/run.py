@@ -98,13 +98,6 @@ def record_failure(folder: Path, problem: Problem, *, rank: int | None, exit_cod
         file.write(text)
 
 
-def replace(path: Path, text: str) -> None:
-    """Write a file as a whole, or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, "utf-8")
-    os.replace(partial, path)
-
-
 def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON object, or None when there is no such file or it was cut off."""
     try:

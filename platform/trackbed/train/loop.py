@@ -286,7 +286,4 @@ def answers_table(answers: list[Answer]) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file as a whole."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    os.replace(partial, path)
+    folders.replace(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

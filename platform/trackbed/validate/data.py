@@ -87,7 +87,10 @@ def _pipeline(encoded: bytes) -> list[Any]:
         )  # fmt: skip
         return decoded, resized, normalised
 
-    return [np.array(output.at(0)) for output in steps().run()]
+    pipeline = steps()
+    # Newer DALI does it by itself.
+    pipeline.build()
+    return [np.array(output.at(0)) for output in pipeline.run()]
 
 
 def _normalise(pixels: Any) -> Any:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import metadata
 
 from trackbed.release import Release, load
-from trackbed.release.drift import MARK, Row, compare, modules
+from trackbed.release.drift import MARK, Row, compare, current, targets
 from trackbed.release.probe import Found
 from trackbed.release.probe import load as load_modules
 from trackbed.validate import Context, Outcome, unreadable
@@ -32,20 +32,20 @@ class Imports:
 
 def release_of(context: Context) -> Release:
     """The release asked for, else the one this image declares, else the newest."""
-    return load(context.release or os.environ.get(MARK) or None)
+    return load(context.release or current())
 
 
 def measure_drift(context: Context) -> list[Row]:
     """One row a component."""
     release = release_of(context)
-    return compare(release, _loaded(tuple(modules(release)))[0])
+    return compare(release, _loaded(tuple(targets(release)))[0])
 
 
 def judge_drift(rows: Sequence[Row]) -> Outcome:
     """Every component that is not what the release says is named, with what installs the right one."""
     if not rows:
         return unreadable("the list of components", list(rows) if rows is not None else None)
-    bad = [row for row in rows if row.status != "ok"]
+    bad = [row for row in rows if row.bad]
     if not bad:
         return Outcome(status="pass", observed=f"{len(rows)} components as pinned", expected="no drift")
     return Outcome(
@@ -59,8 +59,13 @@ def judge_drift(rows: Sequence[Row]) -> Outcome:
 
 def measure_imports(context: Context) -> Imports:
     """Import everything the release probes by import, in one interpreter, then in reverse order in another."""
-    forward, backward = _loaded(tuple(modules(release_of(context))))
-    return Imports(forward=forward, backward=backward, protobuf_requirement=_protobuf_requirement())
+    forward, backward = _loaded(tuple(targets(release_of(context))))
+    return Imports(forward=_modules(forward), backward=_modules(backward), protobuf_requirement=_protobuf_requirement())
+
+
+def _modules(found: Mapping[str, Found]) -> dict[str, Found]:
+    """What was imported, without the versions that were asked of C libraries."""
+    return {target: version for target, version in found.items() if ":" not in target}
 
 
 def judge_imports(imports: Imports) -> Outcome:

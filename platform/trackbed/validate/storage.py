@@ -106,8 +106,11 @@ def _write(path: Path) -> str:
 
 
 def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(MIB):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _sync_folder(path: Path) -> None:
