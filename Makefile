@@ -80,8 +80,9 @@ check-render: setup  ## fail when a rendered file differs from the release
 lock: setup  ## work out the locked files of every release from its pins
 	@$(BIN)/trackbed release lock
 
-upgrade: setup  ## move the pins of RELEASE to the newest versions that fit; then render, lock and look at the diff
-	@$(BIN)/trackbed release upgrade $(RELEASE)
+UNTIL ?= $(shell date +%F)
+upgrade: setup  ## move the pins of RELEASE to the newest that fit UNTIL a day (today); then render, lock, show the diff
+	@$(BIN)/trackbed release upgrade $(RELEASE) --until $(UNTIL)
 	@$(BIN)/trackbed release render
 	@$(BIN)/trackbed release lock $(RELEASE)
 	@git --no-pager diff --stat

@@ -314,7 +314,7 @@ def test_a_version_that_cannot_be_moved_is_not_said_to_be() -> None:
 
 
 def test_upgrade_moves_what_is_newer_and_never_what_stands_for_something_else(uv: Callable[[str], Path]) -> None:
-    folder = uv("sed 's/$/==9.9/' \"$last\"")
+    folder = uv("sed 's/>=.*/==9.9/' \"$last\"")
     moved = lock.upgrade(RELEASES["23.06"])
     assert moved["dali"] == ("1.26.0", "9.9")
     assert "torch" not in moved
@@ -323,6 +323,15 @@ def test_upgrade_moves_what_is_newer_and_never_what_stands_for_something_else(uv
     assert {line for line in lines if line.startswith("+")} == {'+ version = "9.9"'}
     assert sum(line.startswith("+") for line in lines) == len(moved)
     assert (folder / "23.07.toml").read_text("utf-8") == (FOLDER / "23.07.toml").read_text("utf-8")
+
+
+def test_upgrade_looks_until_the_day_that_is_asked_for_and_writes_it_down(uv: Callable[[str], Path]) -> None:
+    folder = uv('sed \'s/>=.*/==9.9/\' "$last"; echo "$@" >>"$0.said"')
+    lock.upgrade(RELEASES["26.11"], date(2027, 1, 2))
+    assert "\nbefore = 2027-01-02\n" in (folder / "26.11.toml").read_text("utf-8")
+    said = next(folder.parent.rglob("*.said")).read_text("utf-8")
+    assert "--exclude-newer 2027-01-02" in said
+    assert f"--exclude-newer {RELEASES['26.11'].lock.before}" not in said
 
 
 def test_when_nothing_fits_uvs_own_words_are_said_and_nothing_is_written(uv: Callable[[str], Path]) -> None:

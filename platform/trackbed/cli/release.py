@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -223,11 +224,12 @@ def _kept(name: str) -> Release:
 
 @release_group.command()
 @click.argument("name")
-def upgrade(name: str) -> None:
+@click.option("--until", type=click.DateTime(["%Y-%m-%d"]), help="Nothing newer than this day; else the release's own.")
+def upgrade(name: str, until: datetime | None) -> None:
     """Move a release's pins to the newest versions that fit together; only the release file changes."""
     from trackbed.release.lock import upgrade
 
-    moved = upgrade(_kept(name))
+    moved = upgrade(_kept(name), until.date() if until else None)
     click.echo("\n".join(f"{part:20} {old} -> {new}" for part, (old, new) in moved.items()) or "nothing is newer")
 
 

@@ -84,7 +84,9 @@ def _only_declared(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 def _write(like: Release, name: str, tables: dict[str, dict[str, Any]]) -> str:
     document = tomlkit.document()
     document.add(tomlkit.comment(f"Captured by `trackbed release capture`; probes as in release {like.name}."))
-    document |= {"name": name, "summary": f"captured from a running image, like {like.name}", "base_image": "captured"}
+    head = {"name": name, "summary": f"captured from a running image, like {like.name}", "base_image": "captured"}
+    for key, value in head.items():  # not `|=`: tomlkit of 2023 forgets what it brings
+        document[key] = value
     components = tomlkit.table(is_super_table=True)
     for key, table in tables.items():
         components[key] = {

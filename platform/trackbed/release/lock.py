@@ -12,6 +12,8 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 from trackbed.errors import Problem, ReleaseError
@@ -32,18 +34,21 @@ def lock(release: Release, root: Path) -> list[Path]:
     return done
 
 
-def upgrade(release: Release) -> dict[str, tuple[str, str]]:
-    """Pin what the registry has that is newest and fits together; returns {component: (old, new)}.
+def upgrade(release: Release, until: date | None = None) -> dict[str, tuple[str, str]]:
+    """Pin what the registry had `until` then that is newest and fits together; returns {component: (old, new)}.
 
-    Only the release file is written, so that the change is a diff of versions: render and lock come after.
+    Without `until` the release keeps its own date, as one of years ago should. Only the release file is written: the
+    change is a diff of versions, and render and lock come after.
     """
+    release = replace(release, lock=replace(release.lock, before=until or release.lock.before))
     moved: dict[str, tuple[str, str]] = {}
     for group in ("runtime", "dev", "boot", "build", "model"):
         parts = release.select(group=group)
         newest = _newest(release, parts) if parts else {}
         moved |= {part.name: (part.version, newest[part.name]) for part in parts if _moves(part, newest)}
     path = FOLDER / f"{release.name}.toml"
-    path.write_text(_with_versions(path.read_text("utf-8"), {name: new for name, (_, new) in moved.items()}), "utf-8")
+    text = _with_versions(path.read_text("utf-8"), {name: new for name, (_, new) in moved.items()})
+    path.write_text(re.sub(r"(?m)^before = .*", f"before = {release.lock.before}", text, count=1), "utf-8")
     return moved
 
 
@@ -71,7 +76,8 @@ def _newest(release: Release, parts: list[Component]) -> dict[str, str]:
     """The version that each component would get if nothing but the caps and the date bound it."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "newest.in"
-        source.write_text("".join(f"{part.package}\n" for part in parts), "utf-8")
+        # Never an older one: without this bound, the newest cuDNN would buy itself an old torch.
+        source.write_text("".join(f"{part.package}>={part.installed}\n" for part in parts), "utf-8")
         found = {name.lower(): version for name, version in pins(_uv(release, source, gpu=True)).items()}
     return {part.name: found[part.package.lower()] for part in parts if part.package.lower() in found}
 
