@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def validate(as_json: bool, strict: bool, output: Path | None) -> None:
     """Check this machine and the stack by using them. Exit 0 good, 1 strict, 2 failed, 3 the validator broke."""
     from trackbed import folders
-    from trackbed.validate import render, runner
+    from trackbed.validate import Context, render, runner
 
     with looks.waiting("checking", quiet=as_json):
-        results = runner.run(output or folders.runs())
+        results = runner.run(Context(output=output or folders.runs()))
     if as_json:
         click.echo(render.to_json(results, release=release_name(), host=runner.host_name()))
     else:
@@ -36,10 +36,10 @@ def validate(as_json: bool, strict: bool, output: Path | None) -> None:
 
 def check_machine(output: Path) -> list[Result]:
     """Run every check, showing each as it is done."""
-    from trackbed.validate import render, runner
+    from trackbed.validate import Context, render, runner
 
     console = looks.console()
-    return runner.run(output, on_result=lambda result: console.print(render.line(result)))
+    return runner.run(Context(output=output), on_result=lambda result: console.print(render.line(result)))
 
 
 def release_name() -> str:

@@ -8,13 +8,16 @@ Result   an outcome as a record: which check, where, how long; every renderer st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 SCHEMA_VERSION = 1
 Status = Literal["pass", "warn", "fail", "skip", "error"]
 Source = Literal["real", "fixture"]
+Level = Literal["image", "node", "job", "deep"]
+Proof = Literal["real", "mixed", "fixture"]
+LEVELS: tuple[Level, ...] = ("image", "node", "job", "deep")
 GIB = 1024**3
 MIB = 1024**2
 
@@ -26,6 +29,11 @@ class Context:
     output: Path
     ranks: int = 2
     release: str = ""
+    level: Level = "node"
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    """What this site should have, from an expectation file; empty without one."""
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    """What this site measured when it was good; empty without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +60,14 @@ class Check:
     judge: Callable[[Any], Outcome]
     deadline: float
     child: str = ""
+    levels: tuple[Level, ...] = ("node", "job", "deep")
+    """When it runs: while an image is built, at a node's start, inside a job's allocation, on an idle machine."""
+    proof: Proof = "real"
+    """How its rule is proved where there is no GPU: really exercised, by recorded fixtures, or the absence only."""
+    why: str = ""
+    """What happens to a job without this check, with the message people see then; for the page of the docs."""
+    rule: str = ""
+    """When it warns and when it fails, in words; for the page of the docs."""
 
     @property
     def family(self) -> str:
@@ -80,7 +96,7 @@ class Result:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Result:
         """Read a record back; ValueError when it is not one this version can read."""
-        names = {field.name for field in fields(cls)}
+        names = {each.name for each in fields(cls)}
         if set(raw) != names:
             raise ValueError(f"not a result: fields {sorted(set(raw) ^ names)} are missing or unknown")
         if raw["schema_version"] != SCHEMA_VERSION or raw["status"] not in get_args(Status):
@@ -108,6 +124,11 @@ def unreadable(what: str, value: object) -> Outcome:
         observed=f"{what} {seen}",
         remedy="report this with the output of `trackbed validate --json`",
     )
+
+
+def skip(why: str, remedy: str = "") -> Outcome:
+    """The outcome where there is nothing to check here; it always says why."""
+    return Outcome(status="skip", observed=why, remedy=remedy)
 
 
 def number(value: object) -> float | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trackbed.release.probe import command_version, environment, program_path
-from trackbed.validate import MIB, Context, Outcome, unreadable
+from trackbed.validate import MIB, Check, Context, Outcome, unreadable
 
 RANKS = 2
 ELEMENTS = 2 * MIB  # of 4 bytes: 8 MiB, large enough for the path that copies between processes
@@ -219,6 +219,25 @@ def _cause(stderr: str) -> str:
 
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1][:200]
+
+
+CHECKS = (
+    Check(
+        id="comm.gloo-all-reduce",
+        title="two gloo ranks",
+        measure=measure_gloo,
+        judge=judge_gloo,
+        deadline=90,
+        child="torch",
+    ),
+    Check(
+        id="comm.mpi-all-reduce",
+        title="two MPI ranks",
+        measure=measure_mpi,
+        judge=judge_mpi,
+        deadline=60,
+    ),
+)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import io
 from dataclasses import dataclass
 from typing import Any
 
-from trackbed.validate import Context, Outcome, number, unreadable
+from trackbed.validate import Check, Context, Outcome, number, unreadable
 
 # Both decode with libjpeg-turbo: the same bits. Resizing rounds at other places: up to 2 of 255 levels at an edge.
 # Normalising is float arithmetic on the same pixels: a few units in the last place.
@@ -109,3 +109,14 @@ def _largest(wanted: Any, found: Any) -> float:
     if wanted.shape != found.shape:
         return float("inf")
     return float(np.abs(wanted.astype(np.float64) - found.astype(np.float64)).max())
+
+
+CHECKS = (
+    Check(
+        id="data.dali-decode",
+        title="DALI against PIL and NumPy",
+        measure=measure_dali,
+        judge=judge_dali,
+        deadline=60,
+    ),
+)

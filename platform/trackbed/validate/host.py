@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from trackbed.validate import GIB, MIB, Context, Outcome, Status, amount, cgroup, number, unreadable
+from trackbed.validate import GIB, MIB, Check, Context, Outcome, Status, amount, cgroup, number, unreadable
 
 SHARED_MEMORY = Path("/dev/shm")
 INFINIBAND = Path("/sys/class/infiniband")
@@ -150,3 +150,47 @@ def _limit(value: int) -> float:
 
 def _files(count: float) -> str:
     return "unlimited" if count == math.inf else str(int(count))
+
+
+CHECKS = (
+    Check(
+        id="host.shared-memory",
+        title="shared memory",
+        measure=measure_shared_memory,
+        judge=judge_shared_memory,
+        deadline=10,
+        child="host",
+    ),
+    Check(
+        id="host.cpus",
+        title="CPUs this process may use",
+        measure=measure_cpus,
+        judge=judge_cpus,
+        deadline=10,
+        child="host",
+    ),
+    Check(
+        id="host.memory-limit",
+        title="memory this process may use",
+        measure=measure_memory,
+        judge=judge_memory,
+        deadline=10,
+        child="host",
+    ),
+    Check(
+        id="host.open-files",
+        title="open files",
+        measure=measure_open_files,
+        judge=judge_open_files,
+        deadline=10,
+        child="host",
+    ),
+    Check(
+        id="host.locked-memory",
+        title="locked memory",
+        measure=measure_locked_memory,
+        judge=judge_locked_memory,
+        deadline=10,
+        child="host",
+    ),
+)

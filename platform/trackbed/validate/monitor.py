@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 
-from trackbed.validate import Context, Outcome, unreadable
+from trackbed.validate import Check, Context, Outcome, unreadable
 
 TAG = "validate/loss"
 # Values a 32-bit float holds exactly, so that equal means equal.
@@ -50,3 +50,15 @@ def judge_roundtrip(trip: Roundtrip) -> Outcome:
         evidence=f"read {trip.read[:3]}...",
         remedy="TensorBoard and torch do not agree: make setup, or look at stack.imports",
     )
+
+
+CHECKS = (
+    Check(
+        id="monitor.tensorboard-roundtrip",
+        title="TensorBoard reads what was written",
+        measure=measure_roundtrip,
+        judge=judge_roundtrip,
+        deadline=60,
+        child="torch",
+    ),
+)

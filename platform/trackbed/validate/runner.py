@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -36,10 +37,10 @@ POLL_SECONDS = 0.02
 GRACE_SECONDS = 5.0  # a child's own start, which is not the check's time
 
 
-def run(output: Path, *, on_result: Callable[[Result], None] | None = None) -> list[Result]:
-    """Run every check; `output` is the folder for runs. `on_result` is called as each one is done."""
+def run(context: Context, *, on_result: Callable[[Result], None] | None = None) -> list[Result]:
+    """Run every check of the context's level. `on_result` is called as each one is done."""
     results = []
-    for done in stream(Context(output=output)):
+    for done in stream(context):
         results.append(done)
         if on_result:
             on_result(done)
@@ -63,11 +64,12 @@ def exit_code(results: Iterable[Result], *, strict: bool = False) -> int:
 
 
 def stream(context: Context, catalogue: str = CATALOGUE, only: Collection[str] = ()) -> Iterator[Result]:
-    """Yield one result a check, as they are done; `only` names the ids to run, all when empty.
+    """Yield one result a check of the context's level, as they are done; `only` names ids to run, all when empty.
 
     Whatever was started is ended, also when the caller stops early.
     """
-    waiting = _by_child(check for check in checks(catalogue) if not only or check.id in only)
+    chosen = (check for check in checks(catalogue) if context.level in check.levels)
+    waiting = _by_child(check for check in chosen if not only or check.id in only)
     running: list[_Child] = []
     try:
         while waiting or running:
@@ -228,12 +230,12 @@ def _parse(line: bytes) -> Result | None:
 
 
 def _to_json(context: Context) -> dict[str, object]:
-    return {"output": str(context.output), "ranks": context.ranks, "release": context.release}
+    return {**asdict(context), "output": str(context.output)}
 
 
 def _from_json(text: str) -> Context:
     raw = json.loads(text)
-    return Context(output=Path(raw["output"]), ranks=raw["ranks"], release=raw["release"])
+    return Context(**{**raw, "output": Path(raw["output"])})
 
 
 def _tail(file: IO[bytes], size: int = 4000) -> str:

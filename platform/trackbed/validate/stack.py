@@ -14,7 +14,7 @@ from trackbed.release import Release, load
 from trackbed.release.drift import MARK, Row, compare, current, targets
 from trackbed.release.probe import Found
 from trackbed.release.probe import load as load_modules
-from trackbed.validate import Context, Outcome, unreadable
+from trackbed.validate import Check, Context, Outcome, unreadable
 
 # `import tensorboard` alone loads none of its protocol messages, which are what another protobuf breaks.
 EXTRA = ("tensorboard.compat.proto.event_pb2",)
@@ -141,3 +141,23 @@ def _loaded(names: tuple[str, ...]) -> tuple[dict[str, Found], dict[str, Found]]
     with ThreadPoolExecutor(2) as pool:
         forward, backward = pool.map(load_modules, (order, order[::-1]))
     return forward, backward
+
+
+CHECKS = (
+    Check(
+        id="stack.drift",
+        title="versions against the release",
+        measure=measure_drift,
+        judge=judge_drift,
+        deadline=150,
+        child="stack",
+    ),
+    Check(
+        id="stack.imports",
+        title="the stack in one interpreter, in two orders",
+        measure=measure_imports,
+        judge=judge_imports,
+        deadline=150,
+        child="stack",
+    ),
+)

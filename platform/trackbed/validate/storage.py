@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackbed.validate import MIB, Context, Outcome, number, unreadable
+from trackbed.validate import MIB, Check, Context, Outcome, number, unreadable
 
 BLOCKS = 64
 REMEDIES = {
@@ -141,3 +141,14 @@ def _cleaned(work: Path) -> Iterator[Path]:
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+CHECKS = (
+    Check(
+        id="storage.commit",
+        title="a checkpoint's steps in the folder for runs",
+        measure=measure_commit,
+        judge=judge_commit,
+        deadline=60,
+    ),
+)
