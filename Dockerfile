@@ -2,7 +2,7 @@
 # Stages run from what changes least to what changes most, so that a change of code copies one layer and builds nothing.
 #
 #   --build-arg VENDOR=nvidia    target gpu: add NVIDIA's archives (GDRCopy, TensorRT, Nsight), verified by digest
-#   --build-arg BASE_IMAGE=...   another Debian or Ubuntu, or an NGC image: there only what is missing is added
+#   --build-arg BASE_IMAGE=...   another image of the same Debian, or an NGC image: there only what is missing is added
 #   --secret id=ca,src=...       certificates of your site; also `pip` and `uv` (configuration files) and `apt` (a list of
 #                                sources) for its mirrors. A secret is there while a step runs and in no layer
 # trackbed:begin arguments
@@ -136,7 +136,8 @@ FROM base AS installer
 RUN --mount=type=bind,from=build,target=/build --mount=type=bind,from=pins,target=/pins \
     --mount=type=secret,id=ca --mount=type=secret,id=apt --mount=type=secret,id=pip \
     set -eux; \
-    /build/site /build/apt build-essential python3-dev python3-venv zstd $(grep -v '^#' /pins/apt-build.txt); \
+    /build/site /build/apt build-essential python3-dev python3-venv zstd; \
+    if ! command -v mpicc; then /build/site /build/apt $(grep -v '^#' /pins/apt-build.txt); fi; \
     python3 -m venv /opt/uv; \
     /build/site /opt/uv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r /pins/boot.lock
 
@@ -153,7 +154,6 @@ RUN --mount=type=bind,from=build,target=/build --mount=type=bind,from=pins,targe
 FROM installer AS packages-gpu
 RUN --mount=type=bind,from=build,target=/build --mount=type=bind,from=pins,target=/pins \
     --mount=type=secret,id=ca --mount=type=secret,id=uv --mount=type=cache,target=/root/.cache/uv \
-    unset UV_FIND_LINKS; \
     /build/site /build/packages gpu
 
 
@@ -174,9 +174,11 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
 FROM installer AS vendor-files
 ARG RELEASE
 ARG VENDOR_MIRROR
-RUN --mount=type=bind,from=build,target=/build --mount=type=bind,source=platform,target=/platform \
+COPY platform/trackbed/__init__.py platform/trackbed/errors.py /src/trackbed/
+COPY platform/trackbed/release /src/trackbed/release
+RUN --mount=type=bind,from=build,target=/build \
     --mount=type=secret,id=ca --mount=type=cache,target=/var/cache/vendor \
-    PYTHONPATH=/platform PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONPATH=/src PYTHONDONTWRITEBYTECODE=1 \
     /build/site python3 -m trackbed.release.vendor "$RELEASE" /opt/vendor /var/cache/vendor
 
 

@@ -9,10 +9,11 @@ VARIANT ?= $(if $(wildcard /dev/nvidiactl),gpu,cpu)
 UV := .uv/bin/uv
 BIN := .venv/bin
 # The newest release is the default; `make image RELEASE=23.06` builds another one.
-RELEASE ?= $(lastword $(sort $(basename $(notdir $(wildcard platform/trackbed/release/*.toml)))))
+NEWEST := $(lastword $(sort $(basename $(notdir $(wildcard platform/trackbed/release/*.toml)))))
+RELEASE ?= $(NEWEST)
 REQUIREMENTS := requirements
 # What this machine runs is the newest release, whatever image is built.
-LOCKS := $(REQUIREMENTS)/$(lastword $(sort $(basename $(notdir $(wildcard platform/trackbed/release/*.toml)))))
+LOCKS := $(REQUIREMENTS)/$(NEWEST)
 
 # Where wheels come from is the machine's business, never a file's: a folder of wheels if the machine has one for pip,
 # else uv's own knowledge of where the CPU build of torch is.
@@ -95,13 +96,16 @@ image-gpu: setup  ## build the GPU image of RELEASE; VENDOR=nvidia adds NVIDIA's
 
 # The source revision is the image's business only: it is not in the layers, so that a commit alone rebuilds nothing.
 build-%:
-	docker build --target $* --tag trackbed:$(RELEASE)-$* $$($(BIN)/trackbed release args $(RELEASE)) \
+	@args="$$($(BIN)/trackbed release args $(RELEASE))"; set -x; \
+	docker build --target $* --tag trackbed:$(RELEASE)-$* $$args \
 	    --build-arg REVISION=$$(git describe --always --dirty --abbrev=12) $(if $(VENDOR),--build-arg VENDOR=$(VENDOR)) \
 	    $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) $(BUILD_ARGS) .
-	@docker run --rm trackbed:$(RELEASE)-$* trackbed release check
+	@docker run --rm trackbed:$(RELEASE)-$* trackbed release check --release $(RELEASE)
 
 reproduce: setup  ## build the CPU image of RELEASE twice from nothing, and name the files that differ
-	@for n in 1 2; do docker build -q --no-cache --target cpu --tag trackbed:reproduce-$$n $$($(BIN)/trackbed release args $(RELEASE)) .; done
+	@args="$$($(BIN)/trackbed release args $(RELEASE))"; for n in 1 2; do \
+	    docker builder prune --force --filter type=exec.cachemount >/dev/null; \
+	    docker build -q --no-cache --target cpu --tag trackbed:reproduce-$$n $$args .; done
 	@image/compare trackbed:reproduce-1 trackbed:reproduce-2; code=$$?; docker image rm -f trackbed:reproduce-1 trackbed:reproduce-2 >/dev/null; exit $$code
 
 clean:  ## remove the environment, never the runs

@@ -166,6 +166,7 @@ def test_three_ways_to_drift(found: Found, declared: dict[str, str] | None, stat
 OPEN = component("python", substitute="1.1", why="1.2 is not public")
 VENDOR = component("command:tool", group="vendor", env="PART_VERSION", variants=("gpu",))
 DRIVER = component("driver", name="driver", version="580", rule="at-least", variants=("gpu",))
+CPU = component("python", rule="prefix")
 WHEEL = component("python", package="part")
 NO_DRIVER = Found(error="no NVIDIA driver on this machine")
 
@@ -180,10 +181,29 @@ NO_DRIVER = Found(error="no NVIDIA driver on this machine")
         (replace(OPEN, env="V"), Found(version="1.1"), {"V": "1.1"}, "substitute", "stands in"),
         (replace(OPEN, env="V"), Found(version="1.1"), {"V": "1.0"}, "drift", "declares V=1.0"),
         (VENDOR, Found(error="there is no program tool"), None, "absent", "--build-arg VENDOR=nvidia"),
-        (replace(VENDOR, why="never public"), Found(error="no tool"), {}, "absent", "never public"),
+        (replace(VENDOR, why="never public"), Found(error="there is no program tool"), {}, "absent", "never public"),
+        (VENDOR, Found(error="its import killed the interpreter (signal SIGSEGV)"), {}, "missing", "SIGSEGV"),
         (VENDOR, Found(error="there is no program tool"), {"PART_VERSION": "1.2"}, "missing", "no program tool"),
         (VENDOR, Found(version="1.3"), {}, "drift", "1.3 is loaded"),
         (DRIVER, NO_DRIVER, None, "absent", "no NVIDIA driver"),
+        (
+            replace(OPEN, env="V"),
+            Found(version="1.1"),
+            {"V": "1.2"},
+            "drift",
+            "1.1 is loaded, the image declares",
+        ),
+        (
+            replace(OPEN, env="V"),
+            Found(version="1.2"),
+            {"V": "1.1"},
+            "drift",
+            "1.2 is loaded, the image declares",
+        ),
+        (component("python", rule="at-least", env="V"), Found(version="1.3"), {"V": "1.2"}, "ok", ""),
+        (component("python", rule="at-least", env="V"), Found(version="1.2"), {"V": "9"}, "drift", "declares V=9"),
+        (replace(CPU, cpu_build="+cpu"), Found(version="1.2+cpu"), {"TRACKBED_VARIANT": "cpu"}, "ok", ""),
+        (replace(CPU, cpu_build="+cpu"), Found(version="1.2+cu130"), None, "drift", "not the build for cpu"),
         (DRIVER, Found(error="it names no version"), None, "missing", "names no version"),
         (DRIVER, Found(version="579.99"), None, "drift", "579.99 is loaded, the release wants 580 or newer"),
         (DRIVER, Found(version="580.95.05"), None, "ok", ""),
@@ -199,8 +219,14 @@ NO_DRIVER = Found(error="no NVIDIA driver on this machine")
     ],
 )
 def test_what_stands_in_and_what_is_left_out_is_said_and_is_no_drift(
-    part: Component, found: Found, declared: dict[str, str] | None, status: str, note: str
+    part: Component,
+    found: Found,
+    declared: dict[str, str] | None,
+    status: str,
+    note: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TRACKBED_VARIANT", "cpu")
     row = drift_of.row(part, found, declared)
     assert (row.status, row.bad) == (status, status in ("drift", "missing"))
     assert note in row.note
@@ -350,7 +376,7 @@ def test_which_release_and_variant_an_image_is(modules: Path, monkeypatch: pytes
     monkeypatch.setenv(drift_of.NGC_MARK, "23.06")
     assert (drift_of.current(), drift_of.variant(), drift_of.declarations()) == ("23.06", "gpu", os.environ)
     monkeypatch.setenv(drift_of.NGC_MARK, "19.01")
-    assert drift_of.current() is None
+    assert drift_of.current() == "19.01"  # and loading it says that there is none: never another one in its place
     monkeypatch.setenv(drift_of.MARK, "26.11")
     monkeypatch.setenv("TRACKBED_VARIANT", "cpu")
     assert (drift_of.current(), drift_of.variant()) == ("26.11", "cpu")

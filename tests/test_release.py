@@ -6,6 +6,7 @@ import difflib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from trackbed.release import image as image_of
 from trackbed.release.drift import MARK, NGC_MARK
 from trackbed.release.notes import notes
 from trackbed.release.render import render
+from trackbed.release.versions import agree
 
 RELEASES = {name: load(name) for name in names()}
 PINS = [(name, part) for name, release in RELEASES.items() for part in release.components]
@@ -213,6 +215,7 @@ def inputs(name: str, part: Component) -> set[str]:
         "build.in": part.group == "build" or part.name == "setuptools",
         "vendor.in": part.group == "vendor" and part.package,
         "library.in": part.library_wheel,
+        "python.txt": part.name == "python",
         **{f"{variant}.in": part.group == "runtime" and part.package for variant in part.variants},
     }
     tools = {f"requirements/{part.group}.in"} if part.group in ("dev", "boot", "model") else set()
@@ -350,8 +353,13 @@ def test_a_lock_is_written_beside_its_input_and_the_gpu_one_never_sees_the_cpu_b
     for path in (ROOT / "requirements" / "23.06").glob("*.in"):
         (folder / "23.06" / path.name).write_bytes(path.read_bytes())
     written = {path.name: path.read_text("utf-8") for path in lock.lock(RELEASES["23.06"], folder)}
+    assert lock.pins(written["cpu.lock"]) == {"seen": "unset"}  # its torch has no build for CPUs
+    assert lock.pins(written["gpu.lock"]) == {"seen": "unset"}
+    shutil.copytree(ROOT / "requirements", folder / "all")
+    written = {path.name: path.read_text("utf-8") for path in lock.lock(RELEASES["26.11"], folder / "all")}
     assert lock.pins(written["cpu.lock"]) == {"seen": "here"}
     assert lock.pins(written["gpu.lock"]) == {"seen": "unset"}
+    written = {path.name: path.read_text("utf-8") for path in lock.lock(RELEASES["23.06"], folder)}
     assert written["vendor.lock"] == ""
     assert "--exclude-newer 2023-07-15" in written["cpu.lock"]
     assert "--generate-hashes" in written["cpu.lock"]
@@ -468,15 +476,89 @@ def test_an_image_of_ours_has_to_declare_every_part_but_nvidias() -> None:
         ("", "1.26.0", "ok", ""),
         ("1.25.0", "", "drift", "declares DALI_VERSION=1.25.0, the release wants 1.26.0"),
         ("1.26.0", "1.25.0", "drift", "declares label com.nvidia.dali.version=1.25.0, the release wants 1.26.0"),
-        ("1.26.0+a", "1.26.0+b", "drift", "variable says 1.26.0+a, its label 1.26.0+b"),
+        ("1.26.0+a", "1.26.0+b", "ok", ""),
         ("garbage", "", "drift", "DALI_VERSION=garbage"),
         ("", "", "missing", "does not declare it"),
     ],
 )
 def test_a_variable_and_a_label_are_both_held(said: str, labelled: str, status: str, note: str) -> None:
-    row = rows({MARK: "23.06", "DALI_VERSION": said}, {"com.nvidia.dali.version": labelled})["dali"]
+    environment = {MARK: "23.06", "DALI_VERSION": said, "PYTHON_VERSION": "3.11"}
+    row = rows(environment, {"com.nvidia.dali.version": labelled})["dali"]
     assert (row.status, row.wanted) == (status, "1.26.0")
     assert note in row.note
+
+
+def test_a_variable_and_a_label_may_not_contradict_each_other() -> None:
+    row = rows({"PYTHON_VERSION": "3.11"}, {"org.trackbed.python.version": "3.10"})["python"]
+    assert (row.status, row.note) == ("drift", "the image's variable says 3.11, its label 3.10")
+
+
+def test_an_image_that_declares_nothing_is_no_image_without_drift() -> None:
+    with pytest.raises(ReleaseError, match=r"declares nothing that release 23\.06 knows of(.|\n)*release capture"):
+        rows({"PATH": "/bin"})
+
+
+# fixture: how NVIDIA's images spell the versions of 23.06.
+SPELLINGS = {
+    "NVIDIA_PYTORCH_VERSION": "23.06",
+    "TRT_VERSION": "8.6.1.6+cuda12.0.1.011",
+    "CUDA_VERSION": "12.1.1.009",
+    "NCCL_VERSION": "2.18.1-1",
+    "CUDNN_VERSION": "8.9.2.26-1+cuda12.1",
+    "PYTORCH_VERSION": "2.1.0a0+4136153",
+    "DALI_VERSION": "1.26.0",
+    "OPENMPI_VERSION": "4.1.4",
+    "GDRCOPY_VERSION": "2.3",
+    "NSIGHT_SYSTEMS_VERSION": "2023.2.3.1001",
+    "NSIGHT_COMPUTE_VERSION": "2023.1.1.4",
+}
+
+
+def test_an_ngc_image_that_is_what_the_release_says_has_no_drift() -> None:
+    found = rows(SPELLINGS, {"com.nvidia.tensorrt.version": "8.6.1.6", "com.nvidia.cudnn.version": "8.9.2.26"})
+    assert [row.component for row in found.values() if row.bad] == []
+    assert {row.component: row.status for row in found.values() if row.declared}["tensorrt"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("rule", "said", "found", "reads", "same"),
+    [
+        ("exact", "8.6.1.6+cuda12.0.1.011", "8.6.1", 3, True),
+        ("exact", "8.6.1.6", "8.6.0", 3, False),
+        ("exact", "8.9.2.26-1+cuda12.1", "8.9.2", 3, True),
+        ("prefix", "12.1.1.009", "12.1", 2, True),
+        ("prefix", "12.1.1.009", "12.2", 2, False),
+        ("prefix", "3.11", "3.11.2", 0, True),
+        ("prefix", "3.1", "3.11.2", 0, False),
+        ("prefix", "2.13.0", "2.13.0+cpu", 0, True),
+        ("prefix", "2.1.0a0+4136153", "2.1.0+cu121", 0, False),
+        ("at-least", "4.1.4", "4.1.5rc2", 0, True),
+        ("at-least", "4.1.4", "4.1.4", 0, True),
+        ("at-least", "9.9.9", "4.1.4", 0, False),
+    ],
+)
+def test_what_is_declared_and_what_is_loaded_agree(rule: str, said: str, found: str, reads: int, same: bool) -> None:
+    assert agree(rule, said, found, reads) is same
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('probe = "command:"', "probe is `command:`"),
+        ('probe = "guess:torch"', "probe is `guess:torch`"),
+        ('probe = "call:torch"', "probe is `call:torch`"),
+        ('probe = "python"\nvariants = ["cpus"]', "variants is"),
+        ('probe = "python"\nvariants = []', "variants is"),
+    ],
+)
+def test_a_probe_or_a_variant_that_does_not_exist_is_named(line: str, said: str) -> None:
+    with pytest.raises(ReleaseError, match=re.escape(said)):
+        parse(f'{HEAD}[components.part]\ntitle = "P"\nversion = "1"\nrule = "exact"\n{line}\n')
+
+
+def test_a_release_without_components_is_none() -> None:
+    with pytest.raises(ReleaseError, match="it has no components"):
+        parse(f"{HEAD}[components]\n")
 
 
 def check_image(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
@@ -536,10 +618,13 @@ def test_the_bill_of_materials_is_the_same_text_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "variant"), [(name, variant) for name in RELEASES for variant in ("cpu", "gpu")])
 def test_the_bill_of_materials_holds_packages_debian_packages_and_archives(name: str, variant: str) -> None:
-    done = CliRunner().invoke(main, ["release", "sbom", name, "--variant", variant])
+    words = ["release", "sbom", name, "--variant", variant]
+    done = CliRunner().invoke(main, [*words, "--vendor"])
     bill = json.loads(done.output)
+    assert "pkg:generic/" not in CliRunner().invoke(main, words).output
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-    entries = {entry["purl"]: entry for entry in bill["components"]}
+    entries = {entry.get("purl", entry["name"]): entry for entry in bill["components"]}
+    assert RELEASES[name].base_image in entries
     folder = ROOT / "requirements" / name
     files = [folder / f"{lock}.lock" for lock in (["cpu"] if variant == "cpu" else ["gpu", "vendor", "library"])]
     locked = {item for file in files for item in lock.pins(file.read_text("utf-8")).items()}

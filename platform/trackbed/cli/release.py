@@ -126,6 +126,9 @@ def capture(name: str | None, like: str | None, output: Path | None) -> None:
     from trackbed.release.capture import capture, template
     from trackbed.release.drift import NGC_MARK, variant
 
+    if output and output.suffix != ".toml":
+        what, wanted = "a release file ends in .toml, else it is taken for a name", f"{output}.toml"
+        raise ReleaseError(Problem(id="release.output", where=str(output), what=what, wanted=wanted))
     if output and output.exists():
         remedy = "name another file, or remove this one"
         raise ReleaseError(
@@ -152,27 +155,33 @@ def _write(output: Path, text: str) -> None:
 @click.argument("name", required=False)
 def args(name: str | None) -> None:
     """Print the build arguments of a release, for `docker build`."""
-    from trackbed.release import load
+    from trackbed.release import load, names
 
     release = load(name)
+    if release.name not in names():
+        what = f"{release.name} is no release of this repository, and nothing else can be built"
+        raise ReleaseError(
+            Problem(id="release.foreign", where=name or "", what=what, wanted=f"one of {', '.join(names())}")
+        )
     click.echo(f"--build-arg RELEASE={release.name} --build-arg BASE_IMAGE={release.base_image}")
 
 
 @release_group.command()
 @click.argument("name", required=False)
 @click.option("--variant", type=VARIANTS, default="cpu", show_default=True)
-def sbom(name: str | None, variant: str) -> None:
+@click.option("--vendor", is_flag=True, help="Of the image built with VENDOR=nvidia.")
+def sbom(name: str | None, variant: str, vendor: bool) -> None:
     """Print a software bill of materials (CycloneDX 1.6, JSON)."""
-    from trackbed.release import load
+    from trackbed.release import load, names
 
     try:
         from trackbed.release.sbom import sbom
     except ImportError as error:
         what = f"{error.name} is not part of this release"
         raise TrackbedError(
-            Problem(id="release.no-sbom", what=what, remedy="ask where release 26.11 is set up")
+            Problem(id="release.no-sbom", what=what, remedy=f"ask where release {names()[-1]} is set up")
         ) from error
-    click.echo(sbom(load(name), variant))
+    click.echo(sbom(load(name), variant, vendor=vendor))
 
 
 @release_group.command()

@@ -18,20 +18,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trackbed.errors import Problem, ReleaseError
+from trackbed.release.versions import RULES, cut, matches, plain
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+PROBE = re.compile(
+    r"python|os-release|driver|import:[\w.]+|metadata:[\w.-]+|declared:\w+|command:\S.*|call:[\w.]+:\w+|library:[^:]+:\w+"
+)
+PROBE_WORDS = "python, os-release, driver, import:MODULE, metadata:NAME, command:PROGRAM ARG, call:MODULE:NAME, "
+PROBE_WORDS += "library:FILE:FUNCTION or declared:VARIABLE"
 FOLDER = Path(__file__).parent
 Variant = Literal["cpu", "gpu"]
-RULES = ("exact", "prefix", "at-least")
 CHOICES = {
     "rule": RULES,
+    "variants": ("cpu", "gpu"),
     "group": ("runtime", "vendor", "dev", "boot", "build", "model"),
     "status": ("verified-cpu", "import-only", "needs-gpu", "vendor-index"),
-    "confidence": ("given", "confirmed", "inferred", "captured"),
+    "confidence": ("chosen", "given", "confirmed", "inferred", "captured"),
 }
 
 
@@ -72,7 +78,7 @@ class Component:
     image_only: bool = False
     hold: bool = False
     status: str = "verified-cpu"
-    confidence: str = "given"
+    confidence: str = "chosen"
     substitute: str = ""
     why: str = ""
 
@@ -96,16 +102,26 @@ class Component:
 
     def accepts(self, found: str) -> bool:
         """Whether a version that a probe found satisfies this pin, as far as the probe can see (`reads`)."""
-        return _matches(self.rule, cut(self.version, self.reads), cut(found, self.reads))
+        return matches(self.rule, cut(self.version, self.reads), cut(found, self.reads))
 
     def accepts_substitute(self, found: str) -> bool:
         """Whether it is what the open build installs in its place."""
-        return bool(self.substitute) and _matches("prefix", cut(self.substitute, self.reads), cut(found, self.reads))
+        return bool(self.substitute) and matches("prefix", cut(self.substitute, self.reads), cut(found, self.reads))
 
     def accepts_declared(self, said: str) -> bool:
         """Whether a declaration agrees: with the pin, its substitute, or a difference that the release knows of."""
-        known = self.declared and said == self.declared
-        return bool(known) or _matches(self.rule, self.version, said) or self.accepts_substitute(said)
+        known = bool(self.declared) and said == self.declared
+        return (
+            known
+            or any(matches(self.rule, self.version, text) for text in (said, plain(said)))
+            or (self.accepts_substitute(said))
+        )
+
+    def other_build(self, found: str, variant: str) -> bool:
+        """Whether it is the other variant's build: with CUDA where the CPU's is pinned, or the CPU's on a GPU."""
+        if not self.cpu_build or "+" not in found:
+            return False
+        return found.endswith(self.cpu_build) != (variant == "cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,19 +194,6 @@ def parse(text: str, where: str = "release") -> Release:
     return Release(**head, components=components, lock=lock, no_jobs=raw.get("no_jobs", ""))
 
 
-def cut(version: str, numbers: int) -> str:
-    """The first `numbers` numbers of a version, all of it for 0: a library says 8.6.1 of the package 8.6.1.6."""
-    return version if not numbers else ".".join(re.findall(r"\d+", version)[:numbers])
-
-
-def _matches(rule: str, wanted: str, found: str) -> bool:
-    if rule == "exact":
-        return found == wanted or ("+" not in wanted and found.partition("+")[0] == wanted)
-    if rule == "prefix":
-        return found == wanted or found.startswith((f"{wanted}.", f"{wanted}+", f"{wanted}-"))
-    return _numbers(found) >= _numbers(wanted)
-
-
 def _tuples(table: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
@@ -200,6 +203,8 @@ def _bad_head(raw: dict[str, Any], where: str) -> Iterable[Problem]:
     for key in (*texts, "components"):
         if key not in raw:
             yield Problem(id="release.incomplete", where=where, what=f"`{key}` is missing")
+    if raw.get("components") == {}:
+        yield Problem(id="release.incomplete", where=where, what="it has no components")
     for key in sorted(set(raw) - {*texts, "components", "lock", "no_jobs"}):
         yield Problem(id="release.unknown-key", where=where, what=f"unknown key `{key}`")
     for key in (*texts, "no_jobs"):
@@ -243,9 +248,12 @@ def _bad_keys(table: dict[str, Any], place: str) -> Iterable[Problem]:
 
 def _bad_values(table: dict[str, Any], place: str) -> Iterable[Problem]:
     for key in sorted(set(table) & set(CHOICES)):
-        if table[key] not in CHOICES[key]:
+        values = table[key] if isinstance(table[key], list) else [table[key]]
+        if not values or any(value not in CHOICES[key] for value in values):
             wanted = ", ".join(CHOICES[key])
             yield Problem(id=f"release.{key}", where=place, what=f"{key} is `{table[key]}`", wanted=wanted)
+    if isinstance(table.get("probe"), str) and not PROBE.fullmatch(table["probe"]):
+        yield Problem(id="release.probe", where=place, what=f"probe is `{table['probe']}`", wanted=PROBE_WORDS)
     for key, known in Component.__dataclass_fields__.items():
         if key in table and key not in CHOICES:
             yield from _bad_type(key, table[key], str(known.type), place)
@@ -257,9 +265,3 @@ def _bad_type(key: str, value: Any, kind: str, place: str) -> Iterable[Problem]:
     texts = all(isinstance(item, str) for item in value) if isinstance(value, list) else True
     if not (isinstance(value, wanted) and texts):
         yield Problem(id="release.type", where=place, what=f"{key} is {value!r}", wanted=words)
-
-
-def _numbers(version: str) -> list[int]:
-    """The numbers that a version begins with; none of a text that only mentions some."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return [int(number) for number in match[0].split(".")] if match else []

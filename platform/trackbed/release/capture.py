@@ -5,15 +5,15 @@ For an image whose release notes could not be read: run it, capture it, and the 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import tomlkit
 
-from trackbed.release import Component, Release, cut, names
-from trackbed.release.drift import current, targets
+from trackbed.release import Component, Release, names
+from trackbed.release.drift import current, declarations, targets
 from trackbed.release.probe import Found, load, read
+from trackbed.release.versions import cut, plain
 
 KEPT = ("title", "rule", "probe", "reads", "env", "label", "package", "group", "variants", "image_only", "hold")
 OURS = ("TRACKBED_", "NVIDIA_PYTORCH_VERSION", "PYTORCH_BUILD_VERSION")
@@ -22,10 +22,10 @@ OURS = ("TRACKBED_", "NVIDIA_PYTORCH_VERSION", "PYTORCH_BUILD_VERSION")
 def capture(like: Release, name: str, variant: str) -> str:
     """The text of a release file. `like` says which components there are and how each is read."""
     parts = [part for part in like.components.values() if _belongs(part, variant)]
-    loaded = load(targets(like))
-    tables = {part.name: _table(part, read(part, loaded), os.environ) for part in parts}
+    loaded, declared = load(targets(like)), declarations() or {}
+    tables = {part.name: _table(part, read(part, loaded), declared) for part in parts}
     known = {part.env for part in parts}
-    more = {key: table for key, table in _only_declared(os.environ).items() if table["env"] not in known}
+    more = {key: table for key, table in _only_declared(declared).items() if table["env"] not in known}
     # NUMPY_VERSION of an image must not take the place of the NumPy that is loaded.
     tables |= {f"{key}-declared" if key in tables else key: table for key, table in more.items()}
     return _write(like, name, {key: table for key, table in tables.items() if table})
@@ -33,7 +33,8 @@ def capture(like: Release, name: str, variant: str) -> str:
 
 def template() -> str:
     """The release whose parts are looked for: the image's own when there is one of that name, else the newest."""
-    return current() or names()[-1]
+    declared = current()
+    return declared if declared in names() else names()[-1]
 
 
 def _belongs(part: Component, variant: str) -> bool:
@@ -60,8 +61,8 @@ def _table(part: Component, found: Found, environment: Mapping[str, str]) -> dic
 def _version(part: Component, found: str, said: str) -> str:
     """What is loaded; what is declared where the library itself says less than that, and agrees."""
     if not found:
-        return said.partition("+")[0]
-    return said.partition("+")[0] if part.reads and said and cut(said, part.reads) == cut(found, part.reads) else found
+        return plain(said)
+    return plain(said) if part.reads and said and cut(said, part.reads) == cut(found, part.reads) else found
 
 
 def _only_declared(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -70,7 +71,7 @@ def _only_declared(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     return {
         name.removesuffix("_VERSION").lower().replace("_", "-"): {
             "title": name.removesuffix("_VERSION"),
-            "version": environment[name].partition("+")[0],
+            "version": plain(environment[name]),
             "rule": "exact",
             "probe": f"declared:{name}",
             "env": name,

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-from trackbed.release import Component, Release, Variant, names
+from trackbed.release import Component, Release, Variant
 from trackbed.release.probe import Found, child_target, load, read
+from trackbed.release.versions import agree
 
 # Only the image built from this repository sets it: in someone else's image PYTORCH_VERSION means something else.
 MARK = "TRACKBED_RELEASE"
 NGC_MARK = "NVIDIA_PYTORCH_VERSION"
+# What a probe says of a part that is not there, as against one that is there and broken.
+NOT_THERE = re.compile(
+    r"cannot open shared object file|is not installed|there is no program|No module named|is not set"
+)
 Status = Literal["ok", "substitute", "absent", "drift", "missing"]
 
 
@@ -46,6 +52,10 @@ class Row:
         if self.of_host:
             return f"ask for driver {self.wanted} or newer on this host: no image can bring it"
         inside = declarations() is not None
+        if other := re.search(r"No module named '([\w.]+)'", self.note):
+            return f"mend {other[1]} first: this part itself may be right"
+        if "+" in self.requirement:
+            return "start a fresh container" if inside else "make setup"
         if self.requirement and not self.note.startswith("the image "):
             return f"pip install '{self.requirement}', {'or start a fresh container' if inside else 'or make setup'}"
         if inside:
@@ -54,11 +64,8 @@ class Row:
 
 
 def current() -> str | None:
-    """The release that this image declares, where there is one of that name; else None: the newest is meant."""
-    if declared := os.environ.get(MARK):
-        return declared
-    ngc = os.environ.get(NGC_MARK, "")
-    return ngc if ngc in names() else None
+    """The release that this image declares, ours or NVIDIA's; None outside of both: the newest is meant."""
+    return os.environ.get(MARK) or os.environ.get(NGC_MARK) or None
 
 
 def variant() -> Variant:
@@ -120,10 +127,14 @@ def _judge(part: Component, found: Found, said: str, *, silent: bool) -> tuple[S
         return _not_found(part, found, said)
     if not (part.accepts(found.version) or part.accepts_substitute(found.version)):
         return "drift", f"{found.version} is loaded, the release wants {wish(part)}"
+    if part.other_build(found.version, variant()):
+        return "drift", f"{found.version} is loaded, which is not the build for {variant()}"
     if silent:
         return "drift", f"the image does not declare {part.env}"
     if said and not part.accepts_declared(said):
         return "drift", f"the image declares {part.env}={said}, the release wants {wish(part)}"
+    if said and said != part.declared and not agree(part.rule, said, found.version, part.reads):
+        return "drift", f"{found.version} is loaded, the image declares {part.env}={said}"
     if not part.accepts(found.version):
         return "substitute", f"{found.version} stands in for {part.version}: {part.why}"
     return "ok", part.why if part.status == "import-only" else ""
@@ -133,7 +144,7 @@ def _not_found(part: Component, found: Found, said: str) -> tuple[Status, str]:
     """A part that needs NVIDIA's archive or driver may be left out, as long as nothing says that it is there."""
     if part.probe == "driver" and "no NVIDIA driver" in found.error:
         return "absent", found.error
-    if part.group == "vendor" and not said:
+    if part.group == "vendor" and not said and NOT_THERE.search(found.error):
         return "absent", part.why or "not in the open build; add it with --build-arg VENDOR=nvidia"
     return "missing", found.error or "it has no version"
 

@@ -12,6 +12,7 @@ from trackbed.errors import Problem, ReleaseError
 from trackbed.release import Component, Release
 from trackbed.release.drift import MARK, NGC_MARK, Row, wish
 from trackbed.release.render import label
+from trackbed.release.versions import agree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ def inspect(name: str) -> Declared:
         what = "neither docker nor podman is on PATH"
         remedy = "install one, or run `trackbed release check` inside the image"
         raise ReleaseError(Problem(id="release.no-engine", where=name, what=what, remedy=remedy))
-    done = subprocess.run([engine, "image", "inspect", name], capture_output=True, text=True, check=False)
+    done = subprocess.run([engine, "image", "inspect", "--", name], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise ReleaseError(Problem(id="release.no-image", where=name, what=lines[-1], remedy=f"docker pull {name}"))
@@ -61,7 +62,12 @@ def parse(name: str, text: str) -> Declared:
 def compare(release: Release, image: Declared) -> list[Row]:
     """One row a component that the image's variant declares; nothing is loaded."""
     parts = [part for part in release.components.values() if part.env and image.variant in part.variants]
-    return [_row(part, image) for part in parts]
+    rows = [_row(part, image) for part in parts]
+    if not any(row.declared for row in rows):
+        what = f"the image declares nothing that release {release.name} knows of"
+        remedy = "it is no image of ours, and none of NVIDIA's: run `trackbed release capture` in it"
+        raise ReleaseError(Problem(id="release.undeclared", where=image.name, what=what, remedy=remedy))
+    return rows
 
 
 def _row(part: Component, image: Declared) -> Row:
@@ -69,7 +75,7 @@ def _row(part: Component, image: Declared) -> Row:
     for how, text in ((part.env, said), (f"label {label(part)}", labelled)):
         if text and not part.accepts_declared(text):
             return _make(part, text, "drift", f"the image declares {how}={text}, the release wants {wish(part)}")
-    if said and labelled and said != labelled:
+    if said and labelled and not agree("exact", said, labelled):
         return _make(part, said, "drift", f"the image's variable says {said}, its label {labelled}")
     if not said and not labelled:
         missing = part.group == "runtime" and MARK in image.environment

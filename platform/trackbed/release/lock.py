@@ -89,7 +89,8 @@ def _moves(part: Component, newest: dict[str, str]) -> bool:
 
 def _uv(release: Release, source: Path, *more: str, gpu: bool = False) -> str:
     """The lock that uv works out; ReleaseError with uv's own words when nothing fits."""
-    environment = {name: value for name, value in os.environ.items() if not (gpu and name in CPU_SETTINGS)}
+    cpu_build = any(part.cpu_build for part in release.components.values()) and not gpu
+    environment = {name: value for name, value in os.environ.items() if cpu_build or name not in CPU_SETTINGS}
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as caps:
         caps.write("".join(f"{cap}\n" for cap in release.lock.caps))
         caps.flush()

@@ -53,7 +53,10 @@ def _packages(old: Release, new: Release, known: set[str]) -> Iterator[str]:
     """What else moves in the locked files; said for each variant."""
     for variant in ("cpu", "gpu"):
         before, after = (_locked(release, variant) for release in (old, new))
-        if before and after:
+        if not (before and after):
+            missing = [release.name for release, pins in ((old, before), (new, after)) if not pins]
+            yield from ["", f"Locked packages ({variant}) are not compared: no lock of {' or '.join(missing)} is here"]
+        else:
             moved = [_moved(name, before, after) for name in sorted({*before, *after} - known)]
             yield from _section(f"Locked packages below them ({variant})", [line for line in moved if line])
 

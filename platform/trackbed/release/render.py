@@ -56,6 +56,10 @@ def _inputs(release: Release) -> dict[str, list[str]]:
         f"{variant}.in": [part.requirement(variant) for part in release.select(group="runtime", variant=variant)]
         for variant in BOTH
     }
+    for name in ("python", "setuptools"):
+        if name not in release.components:
+            what = f"a release needs [components.{name}]"
+            raise ReleaseError(Problem(id="release.incomplete", where=f"{release.name}.toml", what=what))
     build = [*release.select(group="build"), release.components["setuptools"]]
     files["build.in"] = [part.requirement("cpu") for part in build]
     files["vendor.in"] = [part.requirement("gpu") for part in release.select(group="vendor")]
@@ -63,6 +67,7 @@ def _inputs(release: Release) -> dict[str, list[str]]:
     files["library.in"] = [f"{part.library_wheel}=={part.substitute}" for part in libraries]
     files["library.env"] = [f"python={part.library_python}" for part in libraries]
     files["hold.txt"] = [part.package for part in release.components.values() if part.hold and part.package]
+    files["python.txt"] = [release.components["python"].installed]
     files["build.env"] = [line for part in release.components.values() for line in part.build_env]
     debian = [part for part in release.components.values() if part.apt]
     files["apt.txt"] = [f"{part.apt}={part.version}*" for part in debian]
@@ -144,7 +149,7 @@ def _compared(releases: list[Release]) -> str:
     """All releases side by side; what the open build installs instead stands in brackets."""
     titles: dict[str, str] = {}
     for release in releases:
-        titles |= {part.name: part.title for part in release.components.values() if part.env}
+        titles = {part.name: part.title for part in release.components.values() if part.env} | titles
     head = f"| Component | {' | '.join(release.name for release in releases)} |\n|---|{'---|' * len(releases)}\n"
     return head + "".join(
         f"| {title} | {' | '.join(_cell(release.components.get(name)) for release in releases)} |\n"

@@ -19,34 +19,34 @@ from trackbed.release.lock import pins
 NAMESPACE = uuid.UUID("6f8f3f0e-6a1e-4d7a-9d0b-7f2c8f0e2611")
 
 
-def sbom(release: Release, variant: str) -> str:
-    """CycloneDX 1.6 as JSON. Its date is the release's, so that two runs over one release give the same text."""
+def sbom(release: Release, variant: str, *, vendor: bool = False) -> str:
+    """CycloneDX 1.6 as JSON; `vendor`: with NVIDIA's archives in the image.
+
+    Its date is the release's, so that two runs over one release give the same text.
+    """
     path = requirements() / release.name / f"{variant}.lock"
     if not path.exists():
         what = f"there is no locked file of {release.name} for {variant}"
         raise ReleaseError(Problem(id="release.no-lock", where=str(path), what=what, remedy="make lock"))
-    locked = pins(path.read_text("utf-8")) | (_vendor_wheels(release) if variant == "gpu" else {})
+    locked = pins(path.read_text("utf-8")) | (_more_wheels(release, vendor) if variant == "gpu" else {})
     bom = Bom(serial_number=uuid.uuid5(NAMESPACE, f"{release.name} {variant} {sorted(locked.items())}"))
     bom.metadata.timestamp = datetime.combine(release.lock.before or date.min, time(), timezone.utc)
     root = Entry(name="trackbed", version=f"{release.name}-{variant}", type=ComponentType.CONTAINER, bom_ref="trackbed")
     bom.metadata.component = root
     by_package = {part.package.lower(): part for part in release.components.values() if part.package}
     entries = [_wheel(name, version, by_package.get(name)) for name, version in locked.items()]
-    entries += [_other(part) for part in release.components.values() if _is_other(part, variant)]
+    others = [part for part in release.components.values() if variant in part.variants]
+    entries += [_other(part) for part in others if part.apt or (vendor and part.archive)]
+    entries.append(Entry(name=release.base_image, type=ComponentType.OPERATING_SYSTEM, bom_ref="base-image"))
     bom.components.update(entries)
     bom.register_dependency(root, entries)
     return str(JsonV1Dot6(bom).output_as_string(indent=2))
 
 
-def _vendor_wheels(release: Release) -> dict[str, str]:
-    """The wheels that come with NVIDIA's archives or stand in for them, which have locks of their own."""
-    paths = [requirements() / release.name / f"{name}.lock" for name in ("library", "vendor")]
+def _more_wheels(release: Release, vendor: bool) -> dict[str, str]:
+    """The wheels that come with NVIDIA's archives, or that stand in for them; they have locks of their own."""
+    paths = [requirements() / release.name / f"{name}.lock" for name in ("library", *(["vendor"] if vendor else []))]
     return {name: version for path in paths if path.exists() for name, version in pins(path.read_text("utf-8")).items()}
-
-
-def _is_other(part: Component, variant: str) -> bool:
-    """Parts that no locked file names: Debian packages and NVIDIA's archives."""
-    return variant in part.variants and bool(part.apt or part.archive)
 
 
 def _wheel(name: str, version: str, part: Component | None) -> Entry:

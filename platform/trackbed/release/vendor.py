@@ -168,6 +168,8 @@ def _unpack(part: Component, file: Path, folder: Path) -> None:
         raise ReleaseError(_not_unpacked(part, (error.stderr.strip().splitlines() or ["no reason"])[0])) from error
     except OSError as error:
         raise ReleaseError(_not_unpacked(part, str(error))) from error
+    # No file of an image makes its user another one, and none is for everybody to write.
+    subprocess.run(["chmod", "-R", "a-s,o-w", str(folder)], check=True)
 
 
 def _not_unpacked(part: Component, why: str) -> Problem:
@@ -178,7 +180,7 @@ def _not_unpacked(part: Component, why: str) -> Problem:
 
 def _find(part: Component, name: str, folder: Path) -> Path:
     """What the archive has to hold. The shortest path of that name: what lies deeper is for other systems."""
-    found = sorted((path for path in folder.rglob(name) if path.is_file()), key=lambda path: len(path.parts))
+    found = sorted((path for path in folder.rglob(name) if path.is_file()), key=lambda path: (len(path.parts), path))
     if not found:
         what, remedy = f"{part.title} {part.version} holds no {name}", f"mend `provides` of [components.{part.name}]"
         raise ReleaseError(Problem(id="release.provides", where=part.archive, what=what, remedy=remedy))
