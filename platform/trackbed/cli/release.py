@@ -238,8 +238,11 @@ def upgrade(name: str, until: datetime | None) -> None:
     """Move a release's pins to the newest versions that fit together; only the release file changes."""
     from trackbed.release.lock import upgrade
 
-    moved = upgrade(_kept(name), until.date() if until else None)
+    release = _kept(name)
+    moved = upgrade(release, until.date() if until else None)
     click.echo("\n".join(f"{part:20} {old} -> {new}" for part, (old, new) in moved.items()) or "nothing is newer")
+    by_hand = [part.name for part in release.components.values() if part.group == "vendor" or not part.package]
+    click.echo(f"not looked at, for no package index has them: {', '.join(by_hand)}")
 
 
 @release_group.command()
