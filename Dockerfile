@@ -109,6 +109,7 @@ RUN --mount=type=bind,from=build,target=/build --mount=type=bind,from=pins,targe
         /var/lib/trackbed/cache \
         /var/lib/trackbed/cache/data \
         /var/lib/trackbed/cache/models \
+        /var/lib/trackbed/cache/models/huggingface \
         /var/lib/trackbed/runs
 ENV PATH=/opt/trackbed/bin:/opt/venv/bin:${PATH} \
     HOME=/tmp \

@@ -27,7 +27,7 @@ export OMP_NUM_THREADS ?= 1
 # Where a machine forbids bytecode, every start of a rank would compile torch anew: 7 s instead of 2.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo validate monitor test test-containers lint types render check-render lock upgrade image image-gpu reproduce clean
+.PHONY: help setup demo validate monitor test test-containers mutation lint types render check-render lock upgrade image image-gpu reproduce clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -66,6 +66,9 @@ test: .venv/.dev  ## all tests that need no container engine
 test-containers: .venv/.dev  ## build the image, start the compose stack, read it, take it down
 	@$(BIN)/python -m pytest -m container
 
+mutation: .venv/.dev  ## change every comparison of every check, one at a time: does a row of the rules' table turn red?
+	@$(BIN)/python tests/mutation.py
+
 lint: .venv/.dev  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -74,9 +77,11 @@ types: .venv/.dev  ## mypy, strict
 
 render: setup  ## write everything that names a version from the release
 	@$(BIN)/trackbed release render
+	@$(BIN)/trackbed validate --docs > docs/checks.md
 
 check-render: setup  ## fail when a rendered file differs from the release
 	@$(BIN)/trackbed release render --check
+	@$(BIN)/trackbed validate --docs | diff -q - docs/checks.md >/dev/null || { echo "error: docs/checks.md differs from the checks: make render" >&2; exit 2; }
 
 lock: setup  ## work out the locked files of every release from its pins
 	@$(BIN)/trackbed release lock
@@ -101,6 +106,7 @@ build-%:
 	    --build-arg REVISION=$$(git describe --always --dirty --abbrev=12) $(if $(VENDOR),--build-arg VENDOR=$(VENDOR)) \
 	    $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) $(BUILD_ARGS) .
 	@docker run --rm trackbed:$(RELEASE)-$* trackbed release check --release $(RELEASE)
+	@docker run --rm --network none trackbed:$(RELEASE)-$* trackbed validate --level image
 
 reproduce: setup  ## build the CPU image of RELEASE twice from nothing, and name the files that differ
 	@args="$$($(BIN)/trackbed release args $(RELEASE))"; for n in 1 2; do \

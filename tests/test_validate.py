@@ -273,14 +273,17 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
 
 
 def test_every_check_answers_for_real(real: list[Result]) -> None:
-    assert sorted(done.id for done in real) == sorted(check.id for check in CHECKS)
+    assert sorted(done.id for done in real) == sorted(check.id for check in CHECKS if "node" in check.levels)
     assert [done for done in real if done.status == "error"] == []
     assert {done.source for done in real} == {"real"}
 
 
 def test_the_pinned_stack_passes_its_own_checks(real: list[Result]) -> None:
-    assert [done for done in real if done.family != "host" and done.status not in ("pass", "warn")] == []
-    assert {done.status for done in real if done.family in ("stack", "data", "monitor", "storage")} == {"pass"}
+    assert [done for done in real if done.status in ("fail", "error")] == []
+    always = {"stack.drift", "stack.imports", "data.dali-decode", "comm.gloo-all-reduce", "comm.mpi-all-reduce"}
+    always |= {"monitor.tensorboard-roundtrip", "storage.commit", "deepspeed.stale-lock", "host.memory-limit"}
+    assert [done for done in real if done.id in always and done.status != "pass"] == []
+    assert [done for done in real if done.status == "skip" and not done.observed] == []
 
 
 def test_gloo_with_an_interface_that_does_not_exist_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,10 @@ def raise_missing(context: Context) -> None:
     raise ModuleNotFoundError("No module named 'gone'")
 
 
+def raise_no_temporary_folder(context: Context) -> None:
+    raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+
 def raise_ours(context: Context) -> None:
     raise ReleaseError(Problem(id="release.unknown", what="there is no release 9", wanted="26.11", remedy="pick one"))
 
@@ -51,5 +55,6 @@ CHECKS = (
     Check(id="fake.crash", title="", measure=crash, judge=judge, deadline=20, child="other"),
     Check(id="fake.value", title="", measure=raise_value, judge=judge, deadline=20, child="other"),
     Check(id="fake.missing", title="", measure=raise_missing, judge=judge, deadline=20, child="other"),
+    Check(id="fake.full", title="", measure=raise_no_temporary_folder, judge=judge, deadline=20, child="other"),
     Check(id="fake.ours", title="", measure=raise_ours, judge=judge, deadline=20, child="other"),
 )

@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from trackbed.validate.redact import redact
+
 SCHEMA_VERSION = 1
+DOCS = "docs/checks.md"
 Status = Literal["pass", "warn", "fail", "skip", "error"]
 Source = Literal["real", "fixture"]
 Level = Literal["image", "node", "job", "deep"]
@@ -90,13 +93,20 @@ class Result:
     host: str
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def docs(self) -> str:
+        """Where the docs explain this check, in the repository."""
+        return docs_link(self.id)
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "docs": self.docs}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Result:
         """Read a record back; ValueError when it is not one this version can read."""
         names = {each.name for each in fields(cls)}
+        # Follows from the id; records written before there were docs lack it.
+        raw = {name: value for name, value in raw.items() if name != "docs"}
         if set(raw) != names:
             raise ValueError(f"not a result: fields {sorted(set(raw) ^ names)} are missing or unknown")
         if raw["schema_version"] != SCHEMA_VERSION or raw["status"] not in get_args(Status):
@@ -104,15 +114,22 @@ class Result:
         return cls(**raw)
 
 
+def docs_link(id: str) -> str:
+    """The page and the place in it that explain a check."""
+    return f"{DOCS}#{id.replace('.', '-')}"
+
+
 def result(check: Check, outcome: Outcome, *, host: str, duration_ms: int = 0, source: Source = "real") -> Result:
-    """An outcome as a record."""
+    """An outcome as a record. The one way out of a check: here secrets are taken out of every text."""
+    texts: dict[str, Any] = {name: redact(text) for name, text in asdict(outcome).items() if name != "status"}
     return Result(
         id=check.id,
         family=check.family,
         source=source,
         duration_ms=duration_ms,
         host=host,
-        **asdict(outcome),
+        status=outcome.status,
+        **texts,
     )
 
 
@@ -143,4 +160,5 @@ def amount(count: float) -> str:
     if count == float("inf"):
         return "unlimited"
     value, unit = (count / GIB, "GiB") if count >= GIB else (count / MIB, "MiB")
-    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    wide = value >= 100  # mutation: equivalent, because at 100 both write three digits
+    return f"{value:.0f} {unit}" if wide else f"{value:.3g} {unit}"

@@ -17,6 +17,7 @@ LIMITS = {
     "cpu": ("cpu.max", "cpu.cfs_quota_us"),
     "memory": ("memory.max", "memory.limit_in_bytes"),
     "cpuset": CPUSETS,
+    "pids": ("pids.max",),
 }
 
 
@@ -41,6 +42,19 @@ def limits(root: Path = Path("/")) -> Limits:
         memory=min(map(_memory, memory), default=math.inf),
         oom_kills=max(kills, default=0),
     )
+
+
+def processes(root: Path = Path("/")) -> tuple[float, int]:
+    """The most processes and threads allowed (inf without a limit) and those there are, where the least are left."""
+    groups = [(_pids(folder), _number(folder / "pids.current")) for folder in _folders(root, "pids")]
+    return min(groups, key=lambda group: group[0] - group[1], default=(math.inf, 0))
+
+
+def throttling(root: Path = Path("/")) -> tuple[int, int]:
+    """Scheduling periods in which this process's own group wanted to run, and those in which its quota ran out."""
+    text = next((_text(folder / "cpu.stat") for folder in _folders(root, "cpu")), "")
+    found = {pair[0]: pair[1] for line in text.splitlines() if len(pair := line.split()) == 2 and pair[1].isdigit()}
+    return int(found.get("nr_periods", 0)), int(found.get("nr_throttled", 0))
 
 
 def count_cpus(text: str) -> int | None:
@@ -115,6 +129,16 @@ def _memory(folder: Path) -> float:
     text = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes")
     value = text.strip()
     return float(value) if value.isdigit() and int(value) < NO_LIMIT else math.inf
+
+
+def _pids(folder: Path) -> float:
+    value = _text(folder / "pids.max").strip()
+    return float(value) if value.isdigit() else math.inf
+
+
+def _number(path: Path) -> int:
+    value = _text(path).strip()
+    return int(value) if value.isdigit() else 0
 
 
 def _oom_kills(folder: Path) -> int:

@@ -229,6 +229,8 @@ CHECKS = (
         judge=judge_gloo,
         deadline=90,
         child="torch",
+        why="Ranks that cannot find each other hang, or say `Gloo connectFullMesh failed`.",
+        rule="Fails when two ranks do not get the right sums; warns when this torch's gloo has no bfloat16.",
     ),
     Check(
         id="comm.mpi-all-reduce",
@@ -236,6 +238,9 @@ CHECKS = (
         measure=measure_mpi,
         judge=judge_mpi,
         deadline=60,
+        why="`mpirun` that works for one rank may refuse two, or flood the log with `Read -1, expected N, "
+        "errno = 1` and run slowly.",
+        rule="Fails when two ranks do not get the right sums; warns when the kernel refuses to copy between processes.",
     ),
 )
 

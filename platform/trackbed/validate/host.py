@@ -14,6 +14,8 @@ from trackbed.validate import GIB, MIB, Check, Context, Outcome, Status, amount,
 
 SHARED_MEMORY = Path("/dev/shm")
 INFINIBAND = Path("/sys/class/infiniband")
+VERBS = Path("/dev/infiniband")
+WANTED_MEMORY = 8 * GIB
 
 
 def measure_shared_memory(context: Context, folder: Path = SHARED_MEMORY) -> int | None:
@@ -64,7 +66,10 @@ def judge_cpus(cpus: dict[str, Any]) -> Outcome:
     threads = max(1, int(effective / ranks))
     observed = f"{effective:g} usable of {cpus['reported']}, {ranks:g} ranks of {threads} threads"
     ok = effective >= max(limits[0], ranks)
-    remedy = "" if ok else f"export OMP_NUM_THREADS={threads}, and {threads} data workers a rank; or raise --cpus"
+    use = f"export OMP_NUM_THREADS={threads}, and {threads} data workers and DALI threads a rank"
+    remedy = (
+        "" if ok else f"{use}; or docker run --cpus {max(limits[0], ranks):g} (compose `cpus`, Kubernetes limits.cpu)"
+    )
     evidence = f"affinity {cpus['affinity']}, cpuset {cpus.get('cpuset')}, quota {cpus['quota']:g}"
     expected = f"every CPU the system reports is usable, and one a rank ({ranks:g}) or more"
     status: Status = "pass" if ok else "warn"
@@ -84,7 +89,7 @@ def judge_memory(memory: dict[str, Any]) -> Outcome:
         return unreadable("the memory limit", memory)
     usable = min(limit, available)
     killed = f", {kills:g} processes killed for memory in this container" if kills else ""
-    status: Status = "fail" if usable < 4 * GIB else "warn" if usable < 8 * GIB or kills else "pass"
+    status: Status = "fail" if usable < 4 * GIB else "warn" if usable < WANTED_MEMORY or kills else "pass"
     source = "limit" if limit < available else "free"
     return Outcome(
         status=status,
@@ -93,8 +98,9 @@ def judge_memory(memory: dict[str, Any]) -> Outcome:
         evidence=f"limit {amount(limit)}, available {amount(available)}, oom_kill {kills:g}",
         remedy=""
         if status == "pass"
-        else "raise --memory or mem_limit, or close programs; a rank that ends with "
-        "exit code -9 or 137 was killed for memory",
+        else f"docker run --memory {WANTED_MEMORY // GIB}g (compose `mem_limit: {WANTED_MEMORY // GIB}g`, Kubernetes "
+        f"resources.limits.memory: {WANTED_MEMORY // GIB}Gi, Slurm --mem={WANTED_MEMORY // GIB}G), or close programs; "
+        "a rank that ends with exit code -9 or 137 was killed for memory",
     )
 
 
@@ -111,20 +117,26 @@ def judge_open_files(files: dict[str, Any]) -> Outcome:
         return unreadable("the limit of open files", files)
     status: Status = "fail" if hard < 4096 else "warn" if soft < 4096 or hard < 65536 else "pass"
     raise_soft = f"ulimit -n {int(min(hard, 1048576))}" if soft < hard else ""
-    raise_hard = "docker run --ulimit nofile=1048576:1048576; LimitNOFILE= in a unit" if hard < 65536 else ""
+    raise_hard = (
+        "docker run --ulimit nofile=1048576:1048576; where that is refused, LimitNOFILE=1048576 in the unit of the "
+        "engine (docker, containerd) or of slurmd, then restart it"
+    )
     return Outcome(
         status=status,
         observed=f"{_files(soft)} open files, may be raised to {_files(hard)}",
         expected="4096 or more usable; 65536 or more allowed",
-        remedy="" if status == "pass" else "; ".join(filter(None, [raise_soft, raise_hard])),
+        remedy="" if status == "pass" else "; ".join(filter(None, [raise_soft, raise_hard if hard < 65536 else ""])),
     )
 
 
-def measure_locked_memory(context: Context, devices: Path = INFINIBAND) -> dict[str, Any]:
-    """The soft limit of locked memory in bytes, and the RDMA devices that would need it."""
+def measure_locked_memory(context: Context, devices: Path = INFINIBAND, verbs: Path = VERBS) -> dict[str, Any]:
+    """The soft limit of locked memory in bytes, and the RDMA devices that would need it.
+
+    A container may be given the device files alone, and see nothing of them in /sys.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     names = sorted(device.name for device in devices.iterdir()) if devices.is_dir() else []
-    return {"soft": _limit(soft), "devices": names}
+    return {"soft": _limit(soft), "devices": names or sorted(path.name for path in verbs.glob("uverbs*"))}
 
 
 def judge_locked_memory(locked: dict[str, Any]) -> Outcome:
@@ -137,7 +149,10 @@ def judge_locked_memory(locked: dict[str, Any]) -> Outcome:
         observed = f"{amount(soft)}; no RDMA device, so none is needed"
         return Outcome(status="pass", observed=observed, expected=expected)
     status: Status = "fail" if soft < GIB else "warn" if soft < 16 * GIB else "pass"
-    remedy = "docker run --ulimit memlock=-1; LimitMEMLOCK=infinity in slurmd's unit, then restart it"
+    remedy = (
+        "docker run --ulimit memlock=-1 (compose `ulimits: {memlock: -1}`); where that is refused, set LimitMEMLOCK "
+        "to infinity in the unit of the engine (docker, containerd) or of slurmd, then restart it"
+    )
     observed = f"{amount(soft)} with {len(devices)} RDMA devices"
     evidence = ", ".join(map(str, devices))
     remedy = "" if status == "pass" else remedy
@@ -160,6 +175,9 @@ CHECKS = (
         judge=judge_shared_memory,
         deadline=10,
         child="host",
+        why="Docker gives 64 MiB. Data workers and ranks then die with `unable to allocate shared "
+        "memory(shm)` or `Bus error`, or NCCL with `No space left on device`.",
+        rule="Fails at 64 MiB or less and without /dev/shm; warns below 1 GiB.",
     ),
     Check(
         id="host.cpus",
@@ -168,6 +186,9 @@ CHECKS = (
         judge=judge_cpus,
         deadline=10,
         child="host",
+        why="A container's quota is not what `os.cpu_count()` says: threads then throttle each other, and "
+        "nothing says why a job is slow.",
+        rule="Warns when the CPUs that may be used are fewer than those reported, or fewer than the ranks.",
     ),
     Check(
         id="host.memory-limit",
@@ -176,6 +197,8 @@ CHECKS = (
         judge=judge_memory,
         deadline=10,
         child="host",
+        why="Over its limit a rank is killed with no traceback: `exits with return code = -9`, exit code 137.",
+        rule="Fails below what a small run needs; warns when the kernel has killed something in this group before.",
     ),
     Check(
         id="host.open-files",
@@ -184,6 +207,8 @@ CHECKS = (
         judge=judge_open_files,
         deadline=10,
         child="host",
+        why="Data workers that hand over many tensors end with `received 0 items of ancdata` or `Too many open files`.",
+        rule="Fails below 4096 that may be used; warns below 65536 allowed.",
     ),
     Check(
         id="host.locked-memory",
@@ -192,5 +217,7 @@ CHECKS = (
         judge=judge_locked_memory,
         deadline=10,
         child="host",
+        why="RDMA registers memory that must not move: `ibv_reg_mr_iova2 failed with error Cannot allocate memory`.",
+        rule="With an RDMA device: fails below 1 GiB, warns below 16 GiB. Passes without one.",
     ),
 )

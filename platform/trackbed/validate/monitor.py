@@ -1,15 +1,34 @@
-"""monitor.*: what TensorBoard is given is what it reads back."""
+"""monitor.*: what TensorBoard is given is what it reads back and serves, quickly, and to nobody else."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
 
-from trackbed.validate import Check, Context, Outcome, unreadable
+import psutil
+
+from trackbed.release.probe import environment
+from trackbed.validate import LEVELS, Check, Context, Outcome, Status, number, skip, unreadable
+from trackbed.validate.filesystems import existing
 
 TAG = "validate/loss"
 # Values a 32-bit float holds exactly, so that equal means equal.
 WRITTEN = [(step, 4.0 - step / 8) for step in range(16)]
+
+
+SHOWN_WITHIN = 15.0  # seconds from the server's address to a scalar on its page
+SLOW_WRITE = 0.05  # seconds; a step of a small model takes about that long
+EVERYWHERE = {"0.0.0.0", "::"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +71,180 @@ def judge_roundtrip(trip: Roundtrip) -> Outcome:
     )
 
 
+def measure_server(context: Context, seconds: float = 40.0) -> dict[str, Any]:
+    """Serve one curve on a free port: seconds until the address is up, until the curve is shown, and until it stops."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with tempfile.TemporaryDirectory(prefix="trackbed-") as folder, tempfile.TemporaryFile("w+b") as said:
+        with SummaryWriter(folder) as writer:
+            writer.add_scalar(TAG, 1.0, 0)
+        with _server(folder, said) as server:
+            until = time.monotonic() + seconds
+            url = _until(lambda: _address(said), server, until)
+            started = time.monotonic()
+            shown = bool(url) and _until(lambda: TAG in _scalars(str(url)), server, until)
+            waited = time.monotonic() - started
+            server.terminate()
+            stopped = _stops(server)
+        return {"url": url or "", "shown": waited if shown else None, "stopped": stopped, "said": _tail(said)}
+
+
+def judge_server(measured: object) -> Outcome:
+    """A server that starts and shows nothing looks healthy to a port check."""
+    found = measured if isinstance(measured, Mapping) else {}
+    url, shown, stopped = found.get("url"), found.get("shown", -1), found.get("stopped")
+    if not isinstance(url, str) or (shown is not None and number(shown) is None) or not isinstance(stopped, bool):
+        return unreadable("TensorBoard's server", measured)
+    expected = "a scalar on its page within 15 s, and an end when asked to"
+    evidence = str(found.get("said", ""))
+    text, remedy = "", "make setup; then look at it alone: trackbed monitor"
+    if not url:
+        text = (
+            "TensorBoard's server does not start: " + (evidence.strip().splitlines() or ["it says nothing"])[-1][:200]
+        )
+    elif shown is None or shown > SHOWN_WITHIN:
+        text = f"the scalar is {'not shown' if shown is None else f'shown after {shown:.0f} s'}"
+        remedy = "put TensorBoard's folder on a local disk, and free the processor; then: trackbed monitor --check URL"
+    elif not stopped:
+        text, remedy = (
+            "TensorBoard does not end at SIGTERM",
+            "run it under an init: docker run --init, compose `init: true`",
+        )
+    if text:
+        return Outcome(status="fail", observed=text, expected=expected, evidence=evidence, remedy=remedy)
+    return Outcome(status="pass", observed=f"a scalar is shown after {shown:.1f} s, and it stops", expected=expected)
+
+
+def measure_log_folder(context: Context, writes: int = 200) -> dict[str, Any]:
+    """Seconds that the slowest hundredth of small appends takes where runs log; an error's name, when one cannot."""
+    folder = existing(context.output)
+    path = folder / f".trackbed-validate-{os.getpid()}"
+    seconds = []
+    try:
+        with path.open("xb") as file:
+            for _ in range(writes):
+                started = time.perf_counter()
+                file.write(b"x" * 256)
+                file.flush()
+                seconds.append(time.perf_counter() - started)
+    except OSError as error:
+        return {"folder": str(folder), "error": error.strerror or str(error), "p99": None}
+    finally:
+        with suppress(OSError):
+            path.unlink()
+    return {"folder": str(folder), "error": "", "p99": sorted(seconds)[int(0.99 * len(seconds))]}
+
+
+def judge_log_folder(measured: object) -> Outcome:
+    """Measurements are written between steps; a folder that cannot be written at all is storage.commit's to fail."""
+    found = measured if isinstance(measured, Mapping) else {}
+    if found.get("error"):
+        why = f"{found.get('folder')} cannot be written ({found['error']}): see storage.commit"
+        return skip(why, "do what storage.commit says")
+    slowest = number(found.get("p99"))
+    if slowest is None:
+        return unreadable("the time of a small write", measured)
+    status: Status = "warn" if slowest > SLOW_WRITE else "pass"
+    return Outcome(
+        status=status,
+        observed=f"99 of 100 small writes to {found.get('folder')} take under {1000 * slowest:.2g} ms",
+        expected=f"{1000 * SLOW_WRITE:g} ms or less",
+        remedy=""
+        if status == "pass"
+        else "set TRACKBED_RUNS to a local disk, and copy events to the shared one "
+        "after the run; look at the server's load and the mount's options (sync, noac)",
+    )
+
+
+def measure_exposed(context: Context, root: Path = Path("/")) -> dict[str, Any]:
+    """TensorBoard servers of this user that listen beyond this machine, and whether this is a container."""
+    marks = (root / ".dockerenv", root / "run/.containerenv")
+    inside = any(mark.exists() for mark in marks) or "KUBERNETES_SERVICE_HOST" in os.environ
+    return {"container": inside, "servers": [server for server in _listening() if server["address"] in EVERYWHERE]}
+
+
+def judge_exposed(measured: object) -> Outcome:
+    """TensorBoard has no password; in a container, what is published decides who reaches it, and that is not seen."""
+    found = measured if isinstance(measured, Mapping) else {}
+    servers = found.get("servers")
+    if not isinstance(servers, list) or not isinstance(found.get("container"), bool):
+        return unreadable("the listening servers", measured)
+    if any(not isinstance(each, Mapping) or number(each.get("port")) is None for each in servers):
+        return unreadable("a listening server", servers)
+    expected = "TensorBoard on 127.0.0.1: it asks nobody for a password"
+    if not servers:
+        return Outcome(status="pass", observed="no TensorBoard listens to other machines", expected=expected)
+    named = ", ".join(f"process {each.get('pid')} on {each.get('address')}:{each['port']}" for each in servers)
+    if found["container"]:
+        observed = f"{named}, in a container: who reaches it is decided by -p, which should say 127.0.0.1"
+        return Outcome(status="pass", observed=observed, expected=expected)
+    return Outcome(
+        status="warn",
+        observed=f"TensorBoard is open to the network: {named}",
+        expected=expected,
+        remedy="trackbed monitor --host 127.0.0.1 (for others: ssh -L 6006:127.0.0.1:6006 HOST); in compose "
+        "`ports: [127.0.0.1:6006:6006]`; tensorboard without --bind_all and --host 0.0.0.0",
+    )
+
+
+@contextmanager
+def _server(folder: str, said: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    # Port 0: the system gives a free one, and TensorBoard says which.
+    words = ["--logdir", folder, "--host", "127.0.0.1", "--port", "0", "--load_fast", "false"]
+    command = [sys.executable, "-m", "tensorboard.main", *words]
+    server = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment())
+    try:
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _address(said: IO[bytes]) -> str:
+    match = re.search(r"at (http://\S+)", _tail(said))
+    return match[1] if match else ""
+
+
+def _scalars(url: str) -> str:
+    with suppress(OSError), urllib.request.urlopen(f"{url.rstrip('/')}/data/plugin/scalars/tags", timeout=5) as answer:
+        return str(answer.read().decode("utf-8", "replace"))
+    return ""
+
+
+def _until(look: Any, server: subprocess.Popen[bytes], until: float) -> Any:
+    """What `look` finds, asked again until it finds something, the server has ended or the time is over."""
+    while server.poll() is None and time.monotonic() < until:
+        if found := look():
+            return found
+        time.sleep(0.05)
+    return None
+
+
+def _stops(server: subprocess.Popen[bytes]) -> bool:
+    try:
+        server.wait(10)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _tail(said: IO[bytes], size: int = 4000) -> str:
+    end = os.fstat(said.fileno()).st_size
+    return os.pread(said.fileno(), size, max(0, end - size)).decode("utf-8", "replace")
+
+
+def _listening() -> Iterator[dict[str, Any]]:
+    """Listening sockets of processes whose command line names TensorBoard; other users' are not ours to see."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if "tensorboard" not in " ".join(process.cmdline()[:4]):
+                continue
+            look = getattr(process, "net_connections", None) or process.connections
+            for socket in look(kind="tcp"):
+                if socket.status == psutil.CONN_LISTEN:
+                    yield {"pid": process.pid, "address": socket.laddr.ip, "port": socket.laddr.port}
+
+
 CHECKS = (
     Check(
         id="monitor.tensorboard-roundtrip",
@@ -59,6 +252,43 @@ CHECKS = (
         measure=measure_roundtrip,
         judge=judge_roundtrip,
         deadline=60,
+        levels=LEVELS,
         child="torch",
+        why="`Descriptors cannot be created directly.` or `'MessageFactory' object has no attribute 'GetPrototype'`, "
+        "at the first measurement; or a curve that is empty.",
+        rule="Fails when one value is not read back equal.",
+    ),
+    Check(
+        id="monitor.tensorboard-server",
+        title="TensorBoard's server shows a scalar",
+        measure=measure_server,
+        judge=judge_server,
+        deadline=70,
+        levels=("job", "deep"),
+        why="`No dashboards are active for the current data set.`: the port answers, and the page is empty.",
+        rule="Fails when it does not start on a free port, does not show a scalar within 15 s of that, or does not end "
+        "at SIGTERM.",
+    ),
+    Check(
+        id="monitor.log-folder",
+        title="small writes where runs log",
+        measure=measure_log_folder,
+        judge=judge_log_folder,
+        deadline=30,
+        child="host",
+        why="No error: every step waits for its line of measurements. A plain SummaryWriter on a full disk ends the "
+        "training with `OSError: [Errno 28] No space left on device`; Trackbed's goes quiet instead.",
+        rule="Warns when one small write in a hundred takes more than 50 ms. Skipped where nothing can be written, "
+        "which storage.commit fails.",
+    ),
+    Check(
+        id="monitor.exposed",
+        title="TensorBoard is not open to the network",
+        measure=measure_exposed,
+        judge=judge_exposed,
+        deadline=20,
+        child="host",
+        why="No error: anyone who reaches the port reads every run's text and curves, for there is no password.",
+        rule="Warns when a TensorBoard of this user listens on all addresses outside a container.",
     ),
 )

@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -28,12 +27,14 @@ import psutil
 
 from trackbed.errors import TrackbedError
 from trackbed.release.probe import environment
-from trackbed.validate import Check, Context, Outcome, Result, result
+from trackbed.validate import Check, Context, Outcome, Result, result, skip
 
 CATALOGUE = "trackbed.validate.catalogue"
 # Two: most of a check is one thread of importing, and two cores is the smallest machine that trains two ranks.
 AT_ONCE = 2
 POLL_SECONDS = 0.02
+# What Python says then; every check that needs one would report the same cause again, and as our own fault.
+NO_TEMPORARY_FOLDER = "No usable temporary directory found"
 GRACE_SECONDS = 5.0  # a child's own start, which is not the check's time
 
 
@@ -93,8 +94,7 @@ class _Child:
 
     def __init__(self, owed: Sequence[Check], context: Context, catalogue: str) -> None:
         self.left = list(owed)
-        self._report = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - closed in kill()
-        self._stderr = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+        self._report, self._stderr = _file("report"), _file("stderr")
         self._partial = b""
         self._read = 0
         self._since = time.monotonic()
@@ -185,6 +185,9 @@ def judged(check: Check, context: Context) -> Result:
         first = error.problems[0]
         outcome = Outcome(status="fail", observed=first.what, expected=first.wanted, remedy=first.remedy)
     except Exception as error:  # noqa: BLE001 - a library may raise anything, and the other checks must go on
+        if NO_TEMPORARY_FOLDER in str(error):
+            why = "not tried: no temporary folder can be written"
+            return result(check, skip(why, "do what container.temporary-folder says"), host=host_name())
         text = " ".join(f"{type(error).__name__}: {error}".split())
         missing = isinstance(error, ImportError)
         outcome = Outcome(
@@ -211,6 +214,11 @@ def _child(catalogue: str, context: Context, ids: Sequence[str]) -> None:
             report.flush()
     # A library that crashes or waits while the interpreter ends has already been judged.
     os._exit(0)
+
+
+def _file(name: str) -> IO[bytes]:
+    """A file in memory: where no temporary folder can be written to, that must be said, not be our own end."""
+    return os.fdopen(os.memfd_create(name), "w+b")
 
 
 def _by_child(table: Iterable[Check]) -> list[list[Check]]:

@@ -14,7 +14,7 @@ from trackbed.release import Release, load
 from trackbed.release.drift import MARK, Row, compare, current, targets
 from trackbed.release.probe import Found
 from trackbed.release.probe import load as load_modules
-from trackbed.validate import Check, Context, Outcome, unreadable
+from trackbed.validate import LEVELS, Check, Context, Outcome, unreadable
 
 # `import tensorboard` alone loads none of its protocol messages, which are what another protobuf breaks.
 EXTRA = ("tensorboard.compat.proto.event_pb2",)
@@ -150,7 +150,11 @@ CHECKS = (
         measure=measure_drift,
         judge=judge_drift,
         deadline=150,
+        levels=LEVELS,
         child="stack",
+        why="A version that `pip install` moved unseen is found when a run behaves differently from the last one.",
+        rule="Fails when a component is not what the release pins, what the image declares, or what is "
+        "declared and what loads disagree.",
     ),
     Check(
         id="stack.imports",
@@ -158,6 +162,11 @@ CHECKS = (
         measure=measure_imports,
         judge=judge_imports,
         deadline=150,
+        levels=LEVELS,
         child="stack",
+        why="Libraries that bring their own protobuf or OpenMP load in one order and die in the other: "
+        "`Descriptors cannot be created directly`.",
+        rule="Fails when a module cannot be imported in either order, or protobuf is outside what TensorBoard "
+        "asks for.",
     ),
 )
