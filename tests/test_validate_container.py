@@ -216,6 +216,9 @@ def test_caches_are_where_variables_and_the_home_say(tmp_path: Path) -> None:
     assert folders["TORCH_EXTENSIONS_DIR"]["folder"] == str(tmp_path / ".cache/torch_extensions")
     assert folders["TORCHINDUCTOR_CACHE_DIR"]["folder"] == "/tmp/torchinductor_me"
     assert [name for name, one in folders.items() if one["named"]] == ["HOME", "TRITON_CACHE_DIR"]
+    torch_says = {**environment, "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_me"}
+    again = writable.measure_caches(context(tmp_path), torch_says)["folders"]
+    assert [one["name"] for one in again if one["named"]] == ["HOME", "TRITON_CACHE_DIR"]
     assert all(one["executable"] and not one["error"] for one in folders.values())
     assert list(tmp_path.iterdir()) == []
 

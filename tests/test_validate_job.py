@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +240,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield node
     for process in started:
+        # A check's process has a session of its own: one that a test has stopped would stay for ever.
+        for pid in children(process.pid) if process.poll() is None else []:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.kill()
         process.communicate()
 

@@ -120,14 +120,23 @@ def _needed(one: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
 
 
 def _folders(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    home = environment.get("HOME") or os.path.expanduser("~")
-    words = {"tmp": environment.get("TMPDIR") or "/tmp", "user": environment.get("USER") or str(os.getuid())}
+    home, words = environment.get("HOME") or os.path.expanduser("~"), _words(environment)
     for name, default in {**KEPT, **BUILDS}.items():
         text = environment.get(name) or default.format(**words)
         folder = Path(home + text[1:] if text.startswith("~") else text).absolute()
         # The image's home is the temporary folder, which has a check of its own.
         if folder != Path(words["tmp"]):
             yield name, folder
+
+
+def _words(environment: Mapping[str, str]) -> dict[str, str]:
+    return {"tmp": environment.get("TMPDIR") or "/tmp", "user": environment.get("USER") or str(os.getuid())}
+
+
+def _named(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether somebody chose the folder: torch, once imported, sets its own variable to its own default."""
+    said = environment.get(name, "")
+    return bool(said) and said != BUILDS.get(name, "").format(**_words(environment))
 
 
 def _probe(name: str, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -138,7 +147,7 @@ def _probe(name: str, folder: Path, environment: Mapping[str, str]) -> dict[str,
         "name": name,
         "folder": str(folder),
         "builds": name in BUILDS,
-        "named": bool(environment.get(name)),
+        "named": _named(name, environment),
         "error": error,
         "executable": executable,
         "kind": mount.kind if mount else "",
