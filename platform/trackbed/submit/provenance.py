@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import trackbed
+from trackbed import folders
 from trackbed.errors import Problem, TrackbedError
 from trackbed.job import Job, data_path
 from trackbed.submit.run import read_json
@@ -25,7 +25,7 @@ def collect(job: Job, release: str) -> dict[str, Any]:
         "release": release,
         "image": os.environ.get("TRACKBED_RELEASE"),
         "source": _source_revision(),
-        "data_sha256": {part: _sha256(data_path(name)) for part, name in parts.items()},
+        "data_sha256": {part: folders.sha256(data_path(name)) for part, name in parts.items()},
         "host": platform.node(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -63,8 +63,3 @@ def _source_revision() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

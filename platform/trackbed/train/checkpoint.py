@@ -7,7 +7,6 @@ agree on one checkpoint: the newest whole one. A bad one is named and passed ove
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from trackbed import folders
 from trackbed.errors import CheckpointError, Problem
 
 MANIFEST = "manifest.json"
@@ -154,14 +154,14 @@ def _commit(partial: Path, final: Path, entries: dict[str, Any], step: int) -> N
     manifest = {"step": step, "world": dist.get_world_size(), "files": entries}
     _write_synced(partial / MANIFEST, json.dumps(manifest, indent=1))
     for folder in (partial / STATE, partial):
-        _sync_folder(folder)
+        folders.sync(folder)
     shutil.rmtree(final, ignore_errors=True)
     os.rename(partial, final)
-    _sync_folder(final.parent)
+    folders.sync(final.parent)
     pointer = final.parent / f".{LATEST}.partial"
     _write_synced(pointer, final.name + "\n")
     os.replace(pointer, final.parent / LATEST)
-    _sync_folder(final.parent)
+    folders.sync(final.parent)
 
 
 def _load(engine: Any, path: Path) -> int:
@@ -188,18 +188,13 @@ def _fault(path: Path, entry: dict[str, Any]) -> str:
         return f"{path.name} is missing"
     if path.stat().st_size != entry["bytes"]:
         return f"{path.name} has {path.stat().st_size} bytes, not {entry['bytes']}"
-    return "" if _sha256(path) == entry["sha256"] else f"{path.name} has other content than was written"
+    return "" if folders.sha256(path) == entry["sha256"] else f"{path.name} has other content than was written"
 
 
 def _hash_and_sync(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": folders.sha256(path)}
 
 
 def _write_synced(path: Path, text: str) -> None:
@@ -207,14 +202,6 @@ def _write_synced(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _random_state() -> dict[str, Any]:

@@ -7,10 +7,11 @@ Result   an outcome as a record: which check, where, how long; every renderer st
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import IO, Any, Literal, get_args
 
 from trackbed.validate.redact import redact
 
@@ -146,6 +147,20 @@ def unreadable(what: str, value: object) -> Outcome:
 def skip(why: str, remedy: str = "") -> Outcome:
     """The outcome where there is nothing to check here; it always says why."""
     return Outcome(status="skip", observed=why, remedy=remedy)
+
+
+def text_of(path: Path) -> str:
+    """A file of the kernel's as text; empty where it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def tail(file: IO[bytes], size: int = 4000) -> str:
+    """The last `size` bytes of an open file as text."""
+    end = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size, max(0, end - size)).decode("utf-8", "replace")
 
 
 def number(value: object) -> float | None:

@@ -7,14 +7,14 @@ A committed checkpoint is a folder `step-NNNNNNNN` with manifest.json: {"step", 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from trackbed.validate import MIB, Check, Context, Outcome, Status, skip, unreadable
+from trackbed import folders
+from trackbed.validate import Check, Context, Outcome, Status, skip, unreadable
 
 MANIFEST = "manifest.json"
 LATEST = "latest"
@@ -204,20 +204,12 @@ def _fault(path: Path, size: int, sha256: str, *, hashes: bool) -> str:
         real = path.stat().st_size
         if real != size:
             return f"{path.name} has {real} bytes, not {size}"
-        same = not hashes or _sha256(path) == sha256
+        same = not hashes or folders.sha256(path) == sha256
     except FileNotFoundError:
         return f"{path.name} is missing"
     except OSError as error:
         return f"{path.name} cannot be read ({error.strerror})"
     return "" if same else f"{path.name} has other content than was written"
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(MIB):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _changed(path: Path) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from trackbed.validate import Check, Context, Outcome, unreadable
+from trackbed.validate import Check, Context, Outcome, text_of, unreadable
 from trackbed.validate.mounts import LAYERS, mount_of, mounts
 
 ROOT = Path("/")
@@ -31,14 +31,14 @@ def engine(root: Path = ROOT, environment: Mapping[str, str] = os.environ) -> st
     mount = mount_of(ROOT, root)
     layered = mount is not None and mount.kind in LAYERS
     # A virtual machine made from an image has the image's marks, and a kernel of its own that shows its threads.
-    if not layered and _text(root / "proc/2/comm").strip() == "kthreadd":
+    if not layered and text_of(root / "proc/2/comm").strip() == "kthreadd":
         return ""
     for name, marks in MARKS.items():
         if any((root / mark).exists() for mark in marks):
             return name
     if environment.get("KUBERNETES_SERVICE_HOST"):
         return "Kubernetes"
-    in_group = any(name in _text(root / "proc/1/cgroup") for name in GROUPS)
+    in_group = any(name in text_of(root / "proc/1/cgroup") for name in GROUPS)
     return "a container" if in_group or layered else ""
 
 
@@ -130,7 +130,7 @@ def _process(root: Path, pid: int) -> dict[str, Any]:
     masks = (int(status.get(name, "0"), 16) for name in ("SigCgt", "SigBlk"))
     return {
         "pid": pid,
-        "command": _text(folder / "cmdline").replace("\0", " ").strip() or status.get("Name", ""),
+        "command": text_of(folder / "cmdline").replace("\0", " ").strip() or status.get("Name", ""),
         "handles": any(mask & SIGTERM for mask in masks) or status.get("Name") in INITS,
         "terminal": _link(folder / "fd/0").startswith(("/dev/pts/", "/dev/tty", "/dev/console")),
     }
@@ -151,7 +151,7 @@ def _children(root: Path) -> Iterator[int]:
 
 
 def _status(root: Path, pid: int) -> dict[str, str]:
-    pairs = (line.partition(":") for line in _text(root / f"proc/{pid}/status").splitlines())
+    pairs = (line.partition(":") for line in text_of(root / f"proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
@@ -164,7 +164,7 @@ def measure_privileges(context: Context, root: Path = ROOT) -> dict[str, Any]:
         "privileged": bounding & PRIVILEGED == PRIVILEGED,
         "socket": next((str(path) for path in sockets if path.exists() and os.access(path, os.W_OK)), ""),
         # The kernel's own thread is seen only where all of the host's processes are.
-        "host_processes": _text(root / "proc/2/comm").strip() == "kthreadd",
+        "host_processes": text_of(root / "proc/2/comm").strip() == "kthreadd",
     }
 
 
@@ -217,13 +217,6 @@ def judge_output_volume(found: object) -> Outcome:
         expected=expected,
         remedy=f"docker run -v runs:{folder}; compose `volumes: [runs:{folder}]`; Kubernetes: a persistentVolumeClaim",
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _link(path: Path) -> str:

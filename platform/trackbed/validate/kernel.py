@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from trackbed.validate import GIB, Check, Context, Outcome, Status, amount, number, skip, unreadable
+from trackbed.validate import GIB, Check, Context, Outcome, Status, amount, number, skip, text_of, unreadable
 from trackbed.validate.addresses import nodes
 
 ROOT = Path("/")
@@ -62,7 +62,7 @@ def _sleeping_in_kernel() -> dict[tuple[int, int, str], str]:
     for process in psutil.process_iter():
         try:
             if process.status() == psutil.STATUS_DISK_SLEEP:
-                where = _text(ROOT / f"proc/{process.pid}/wchan") or "unknown"
+                where = text_of(ROOT / f"proc/{process.pid}/wchan") or "unknown"
                 found[process.pid, process.num_ctx_switches().voluntary, where] = process.name()
         except (psutil.Error, NotImplementedError):
             continue
@@ -79,7 +79,7 @@ def _status(process: psutil.Process) -> str:
 def measure_core_dumps(context: Context, root: Path = ROOT, here: Path | None = None) -> dict[str, Any]:
     """The limit of a core dump in bytes, the kernel's pattern, and whether dumps land where runs are written."""
     soft, _ = resource.getrlimit(resource.RLIMIT_CORE)
-    pattern = _text(root / "proc/sys/kernel/core_pattern").strip()
+    pattern = text_of(root / "proc/sys/kernel/core_pattern").strip()
     here = Path.cwd() if here is None else here
     folder = (here / pattern).parent
     output = next(path for path in (context.output.absolute(), *context.output.absolute().parents) if path.exists())
@@ -113,10 +113,10 @@ def judge_core_dumps(found: object) -> Outcome:
 
 def measure_clock_source(context: Context, root: Path = ROOT) -> dict[str, Any]:
     """The clock the kernel reads, and whether this machine is a virtual one; an empty name where none is shown."""
-    flags = next((line for line in _text(root / "proc/cpuinfo").splitlines() if line.startswith("flags")), "")
+    flags = next((line for line in text_of(root / "proc/cpuinfo").splitlines() if line.startswith("flags")), "")
     return {
-        "name": _text(root / CLOCKS / "current_clocksource").strip(),
-        "available": _text(root / CLOCKS / "available_clocksource").split(),
+        "name": text_of(root / CLOCKS / "current_clocksource").strip(),
+        "available": text_of(root / CLOCKS / "available_clocksource").split(),
         "virtual": "hypervisor" in flags.split(),
     }
 
@@ -189,13 +189,6 @@ def judge_clock_sync(found: object) -> Outcome:
         expected=expected,
         remedy="on the host: systemctl enable --now chrony (or timedatectl set-ntp true), then chronyc tracking",
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 CHECKS = (

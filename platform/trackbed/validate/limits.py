@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from trackbed.validate import Check, Context, Outcome, Status, amount, cgroup, number, unreadable
+from trackbed.validate import Check, Context, Outcome, Status, amount, cgroup, number, text_of, unreadable
 
 ROOT = Path("/")
 # A rank's interpreter, torch's and gloo's threads, DALI's, data workers with theirs: measured 20 to 50.
@@ -91,7 +91,7 @@ def judge_throttling(found: object) -> Outcome:
 
 def measure_swap(context: Context, root: Path = ROOT) -> dict[str, Any]:
     """Bytes of memory and of swap in use, as the machine counts them."""
-    pairs = (line.split() for line in _text(root / "proc/meminfo").splitlines())
+    pairs = (line.split() for line in text_of(root / "proc/meminfo").splitlines())
     kilobytes = {pair[0].rstrip(":"): int(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
     total, free = kilobytes.get("SwapTotal"), kilobytes.get("SwapFree")
     memory = kilobytes.get("MemTotal")
@@ -100,7 +100,7 @@ def measure_swap(context: Context, root: Path = ROOT) -> dict[str, Any]:
     return {
         "memory": memory * 1024,
         "used": (total - free) * 1024,
-        "swappiness": _text(root / "proc/sys/vm/swappiness").strip(),
+        "swappiness": text_of(root / "proc/sys/vm/swappiness").strip(),
     }
 
 
@@ -161,13 +161,6 @@ def _threads_of(user: int) -> Iterator[int]:
                 yield process.num_threads()
         except psutil.Error:
             continue
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 CHECKS = (

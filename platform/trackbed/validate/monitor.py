@@ -18,7 +18,7 @@ from typing import IO, Any
 import psutil
 
 from trackbed.release.probe import environment
-from trackbed.validate import LEVELS, Check, Context, Outcome, Status, number, skip, unreadable
+from trackbed.validate import LEVELS, Check, Context, Outcome, Status, number, skip, tail, unreadable
 from trackbed.validate.filesystems import existing
 
 TAG = "validate/loss"
@@ -86,7 +86,7 @@ def measure_server(context: Context, seconds: float = 40.0) -> dict[str, Any]:
             waited = time.monotonic() - started
             server.terminate()
             stopped = _stops(server)
-        return {"url": url or "", "shown": waited if shown else None, "stopped": stopped, "said": _tail(said)}
+        return {"url": url or "", "shown": waited if shown else None, "stopped": stopped, "said": tail(said)}
 
 
 def judge_server(measured: object) -> Outcome:
@@ -201,7 +201,7 @@ def _server(folder: str, said: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _address(said: IO[bytes]) -> str:
-    match = re.search(r"at (http://\S+)", _tail(said))
+    match = re.search(r"at (http://\S+)", tail(said))
     return match[1] if match else ""
 
 
@@ -226,11 +226,6 @@ def _stops(server: subprocess.Popen[bytes]) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _tail(said: IO[bytes], size: int = 4000) -> str:
-    end = os.fstat(said.fileno()).st_size
-    return os.pread(said.fileno(), size, max(0, end - size)).decode("utf-8", "replace")
 
 
 def _listening() -> Iterator[dict[str, Any]]:

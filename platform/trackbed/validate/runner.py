@@ -27,7 +27,7 @@ import psutil
 
 from trackbed.errors import TrackbedError
 from trackbed.release.probe import environment
-from trackbed.validate import Check, Context, Outcome, Result, result, skip
+from trackbed.validate import Check, Context, Outcome, Result, result, skip, tail
 
 CATALOGUE = "trackbed.validate.catalogue"
 # Two: most of a check is one thread of importing, and two cores is the smallest machine that trains two ranks.
@@ -167,7 +167,7 @@ class _Child:
             status="error",
             observed=observed,
             expected="an answer",
-            evidence=_tail(self._stderr),
+            evidence=tail(self._stderr),
             remedy="read the evidence (--json); run `trackbed validate` again on an idle machine; then report it",
         )
 
@@ -244,11 +244,6 @@ def _to_json(context: Context) -> dict[str, object]:
 def _from_json(text: str) -> Context:
     raw = json.loads(text)
     return Context(**{**raw, "output": Path(raw["output"])})
-
-
-def _tail(file: IO[bytes], size: int = 4000) -> str:
-    end = os.fstat(file.fileno()).st_size
-    return os.pread(file.fileno(), size, max(0, end - size)).decode("utf-8", "replace")
 
 
 if __name__ == "__main__":

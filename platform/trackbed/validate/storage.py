@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trackbed import folders
 from trackbed.validate import GIB, MIB, Check, Context, Outcome, Status, amount, number, skip, unreadable
 from trackbed.validate.filesystems import LEAST_BYTES, LEAST_INODES, existing
 
@@ -100,14 +101,14 @@ def _commit(folder: Path, work: Path, step: list[str]) -> Commit:
     step[0] = "write"
     written = _write(partial / "data")
     step[0] = "fsync a folder"
-    _sync_folder(partial)
+    folders.sync(partial)
     step[0] = "rename a folder"
     partial.rename(final)
     step[0] = "fsync a folder"
-    _sync_folder(work)
+    folders.sync(work)
     seconds = time.monotonic() - started
     step[0] = "read"
-    return Commit(folder=str(folder), written=written, read=_hash(final / "data"), seconds=seconds)
+    return Commit(folder=str(folder), written=written, read=folders.sha256(final / "data"), seconds=seconds)
 
 
 def _no_room(folder: Path) -> str:
@@ -179,22 +180,6 @@ def _write(path: Path, blocks: int = BLOCKS) -> str:
         # Else the pages just written would be read from memory, and the disk never asked.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return digest.hexdigest()
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(MIB):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager
