@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from trackbed import folders
 from trackbed.validate import (
     GIB,
     MIB,
@@ -193,7 +194,7 @@ def test_a_commit_that_does_not_fit_fails_by_name_and_cleans_up(tmp_path: Path) 
 
 
 def test_bytes_that_changed_on_disk_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = storage._hash
+    real = folders.sha256
 
     def spoil(path: Path) -> str:
         with path.open("r+b") as file:
@@ -201,7 +202,7 @@ def test_bytes_that_changed_on_disk_are_seen(tmp_path: Path, monkeypatch: pytest
             file.write(b"\0" * 16)
         return real(path)
 
-    monkeypatch.setattr(storage, "_hash", spoil)
+    monkeypatch.setattr(folders, "sha256", spoil)
     assert storage.judge_commit(storage.measure_commit(Context(output=tmp_path))).status == "fail"
 
 
