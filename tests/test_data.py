@@ -13,9 +13,10 @@ import pytest
 
 from conftest import Command, conversation, write_jsonl
 from trackbed.data import chat, pydocs
-from trackbed.data.batches import IGNORED, Batches, Share, collate, pack
+from trackbed.data.batches import IGNORED, Batches, collate, pack
 from trackbed.data.config import DataConfig
 from trackbed.data.encode import Encoded, Sample, encode, load_tokenizer
+from trackbed.data.order import Share
 from trackbed.errors import DataError, ModelError
 
 GOOD = json.dumps(conversation(1)).encode() + b"\n"

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from trackbed.data.config import DataConfig
 from trackbed.data.encode import Sample
+from trackbed.data.order import Share
 
 IGNORED = -100
 # Rows that are open at the same time while packing: enough for 97 % and more, few enough to keep the order random.
@@ -53,16 +54,6 @@ class Step:
     supervised_everywhere: int
 
 
-@dataclass(frozen=True)
-class Share:
-    """Which rank of how many, and how much it takes at a step."""
-
-    rank: int
-    world: int
-    rows: int
-    accumulate: int
-
-
 class Batches:
     """The stream of training batches for one rank."""
 
@@ -78,7 +69,7 @@ class Batches:
     def step(self, number: int) -> Step:
         """What this rank trains on at optimizer step `number`, counted from 0."""
         share = self._share
-        size = share.world * share.accumulate * share.rows
+        size = share.step
         rows = [self._row(number * size + index) for index in range(size)]
         mine = [self._passes(rows, index) for index in range(share.accumulate)]
         everywhere = sum(self._targets[sample] for row in rows for sample in row)
@@ -89,7 +80,7 @@ class Batches:
         return len(self._epoch(epoch))
 
     def _passes(self, rows: list[Row], index: int) -> list[Row]:
-        start = (index * self._share.world + self._share.rank) * self._share.rows
+        start = self._share.begins(0, index)
         return rows[start : start + self._share.rows]
 
     def _row(self, number: int) -> Row:

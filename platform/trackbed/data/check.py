@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trackbed.data.batches import Batches, Share
+from trackbed.data.batches import Batches
 from trackbed.data.config import DataConfig
 from trackbed.data.encode import Encoded, encode, load_tokenizer
+from trackbed.data.order import Share
 from trackbed.errors import DataError
 
 SHOWN = 20

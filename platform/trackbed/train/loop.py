@@ -20,8 +20,9 @@ import torch.distributed as dist
 
 from trackbed import folders, hub
 from trackbed import monitor as metrics
-from trackbed.data.batches import Batches, Share, Step
+from trackbed.data.batches import Batches, Step
 from trackbed.data.encode import encode, load_tokenizer
+from trackbed.data.order import Share
 from trackbed.errors import Problem, RunError
 from trackbed.job import Job, data_path
 from trackbed.monitor.writer import Writer, peak_memory_gib
