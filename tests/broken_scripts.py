@@ -30,8 +30,15 @@ python3 -m http.server 29500 >/dev/null 2>&1 & server=$!
 until python3 -c 'import socket; socket.create_connection(("127.0.0.1", 29500))' 2>/dev/null; do sleep 0.1; done
 """
 PIP = "PIP_CONSTRAINT= pip install --quiet --disable-pip-version-check --no-deps"
-# Debian's library that moves the clock of one process tree, and nobody else's. Root's part ends with the installation.
-INSTALL = "apt-get update -qq >&2 && apt-get install -qq --no-install-recommends faketime >&2"
-AS_USER = f"{INSTALL}; exec setpriv --reuid 1000 --regid 0 --clear-groups"
-AN_HOUR_AHEAD = f"""{AS_USER} env LD_PRELOAD=$(find /usr/lib -name libfaketime.so.1) FAKETIME=+1h \\
+# As the remedy prints it, with this release's own number.
+PINNED_PROTOBUF = "pip install --quiet --disable-pip-version-check --no-deps $(grep -x 'protobuf==.*' $PIP_CONSTRAINT)"
+INSTALL = "apt-get update -qq >&2 && apt-get install -qq --no-install-recommends"
+COMPILER = f"{INSTALL} g++ python3-dev >&2"
+# Root's part ends with the installation.
+AS_USER = "exec setpriv --reuid 1000 --regid 0 --clear-groups"
+SOCKET = "/var/run/docker.sock"
+AS_ITS_GROUP = f"exec setpriv --reuid 1000 --regid 0 --groups $(stat -c %g {SOCKET})"
+# Debian's library that moves the clock of one process tree, and nobody else's.
+FAKETIME = f"{INSTALL} faketime >&2"
+AN_HOUR_AHEAD = f"""{FAKETIME}; {AS_USER} env LD_PRELOAD=$(find /usr/lib -name libfaketime.so.1) FAKETIME=+1h \\
     NO_FAKE_STAT=1 VALIDATE"""

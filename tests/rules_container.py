@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from trackbed.validate import GIB, MIB
@@ -59,11 +60,12 @@ def times(skew: Any, error: Any = "", folder: Any = "/runs") -> dict[str, Any]:
     return {"skew": skew, "error": error, "folder": folder}
 
 
-def packages(*broken: str, torch: str = "", **cuda: list[str]) -> dict[str, Any]:
+def packages(*broken: str, torch: str = "", moved: Sequence[str] = (), **cuda: list[str]) -> dict[str, Any]:
     return {
         "count": 9,
         "torch": torch,
         "broken": list(broken),
+        "moved": list(moved),
         "cuda": {name[2:]: found for name, found in cuda.items()},
     }
 
@@ -260,10 +262,14 @@ RULES: list[tuple[str, Any, str, str]] = [
     ("container.packages", packages("a 1 needs b<2, but 3 is installed"), "warn", "a 1 needs b<2"),
     ("container.packages", packages(*"1234567"), "warn", "and 2 more"),
     ("container.packages", packages(*"123456"), "warn", "and 1 more"),
-    ("container.packages", {"count": 1, "cuda": {}, "broken": []}, "pass", "1 packages"),
-    ("container.packages", {"count": 0, "cuda": {}, "broken": []}, "error", "makes no sense"),
-    ("container.packages", {"count": 3, "cuda": "12", "broken": []}, "error", "makes no sense"),
-    ("container.packages", {"count": 3, "cuda": {}, "broken": "all"}, "error", "makes no sense"),
+    ("container.packages", packages(moved=["protobuf"]), "skip", "need another protobuf, as the release does"),
+    ("container.packages", packages("a 1 needs b<2, but 3 is installed", moved=["c"]), "warn", "a 1 needs b<2"),
+    ("container.packages", packages() | {"count": 1}, "pass", "1 packages"),
+    ("container.packages", packages() | {"count": 0}, "error", "makes no sense"),
+    ("container.packages", packages() | {"cuda": "12"}, "error", "makes no sense"),
+    ("container.packages", packages() | {"broken": "all"}, "error", "makes no sense"),
+    ("container.packages", packages() | {"moved": "all"}, "error", "makes no sense"),
+    ("container.packages", packages() | {"moved": None}, "error", "makes no sense"),
     ("container.packages", None, "error", "could not be read"),
     ("limits.processes", processes(), "pass", "no limit"),
     ("limits.processes", processes(allowed=266), "pass", "256 more may start (266 allowed)"),
@@ -368,7 +374,7 @@ RULES: list[tuple[str, Any, str, str]] = [
     ("network.host-name", name(addresses=None), "fail", "not resolved within 5 s"),
     ("network.host-name", name("127.0.1.1", wanted="eth0"), "pass", "GLOO_SOCKET_IFNAME=eth0 is up"),
     ("network.host-name", name("10.0.0.2", wanted="eth9"), "fail", "eth9 is no interface that is up"),
-    ("network.host-name", name("10.0.0.2", wanted="eth9", nodes=1), "skip", "eth9 is no interface"),
+    ("network.host-name", name("10.0.0.2", wanted="eth9", nodes=1), "fail", "eth9 is no interface that is up"),
     ("network.host-name", name("10.0.0.2", wanted="lo"), "fail", "not reached from other nodes"),
     ("network.host-name", name("10.0.0.2", wanted="lo", nodes=1), "pass", "lo is up"),
     ("network.host-name", name("10.0.0.2", addresses="10.0.0.2"), "error", "makes no sense"),
@@ -472,5 +478,9 @@ TEXTS: list[tuple[str, Any, str, str]] = [
     ("mpi.root", root(0, ROOT_VARIABLES[0]), "remedy", "; or -e OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "),
     ("network.nccl-interface", nccl("", LO, nodes=1), "observed", "1 node$"),
     ("network.nccl-interface", nccl("^docker0", LO, ETH), "remedy", "=.lo,docker or NCCL_SOCKET_IFNAME=eth0 "),
-    ("network.host-name", name("127.0.1.1"), "remedy", "export GLOO_SOCKET_IFNAME=eth0;"),
+    ("network.host-name", name("127.0.1.1"), "remedy", "^export GLOO_SOCKET_IFNAME=eth0; or this host's own address"),
+    ("network.host-name", name("10.0.0.2", wanted="eth9"), "remedy", "=eth0; or unset GLOO_SOCKET_IFNAME$"),
+    ("network.host-name", name("10.0.0.2", wanted="eth9", interfaces=[LO]), "remedy", "=eth0; or unset"),
+    ("network.host-name", name("10.0.0.2", wanted="eth9", interfaces=[LO], nodes=1), "remedy", "=lo; or unset"),
+    ("network.host-name", name("10.0.0.2", wanted="eth9", nodes=1), "observed", "no interface that is up$"),
 ]

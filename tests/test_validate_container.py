@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from trackbed import release
 from trackbed.validate import (
     Context,
     Outcome,
@@ -287,16 +288,36 @@ def test_packages_of_two_cudas_are_found_by_their_names(tmp_path: Path) -> None:
     assert packages.judge_packages(found).remedy.startswith("uv pip uninstall nvidia-cudnn-cu12;")
 
 
+def test_a_requirement_broken_by_a_package_that_the_release_pins_is_left_to_drift(tmp_path: Path) -> None:
+    pinned = release.load().components["protobuf"].version
+    needs = distribution(tmp_path, "needs", "1", f"protobuf=={pinned}", "free<2")
+    made = [needs, distribution(tmp_path, "protobuf", "5.29.5"), distribution(tmp_path, "free", "1")]
+    found = packages.measure_packages(context(tmp_path), made)
+    assert (found["broken"], found["moved"]) == ([], ["protobuf"])
+    assert packages.judge_packages(found).status == "skip"
+    made[2] = distribution(tmp_path, "free", "2")
+    found = packages.measure_packages(context(tmp_path), made)
+    assert (found["broken"], found["moved"]) == (["needs 1 needs free<2, but 2 is installed"], ["protobuf"])
+
+
+def test_a_pinned_package_as_pinned_explains_nothing(tmp_path: Path) -> None:
+    made = [
+        distribution(tmp_path, "needs", "1", "protobuf<1"),
+        distribution(tmp_path, "protobuf", release.load().components["protobuf"].version),
+    ]
+    assert len(packages.measure_packages(context(tmp_path), made)["broken"]) == 1
+
+
 def test_requirements_that_nothing_meets_are_found_as_pip_finds_them(tmp_path: Path) -> None:
     made = [
         distribution(
-            tmp_path, "Some.Part", "1", "numpy<2", "lost", "extra-only; extra == 'x'", "gone; python_version < '3'", "?"
+            tmp_path, "Some.Part", "1", "free<2", "lost", "extra-only; extra == 'x'", "gone; python_version < '3'", "?"
         ),
-        distribution(tmp_path, "numpy", "2.0rc1"),
+        distribution(tmp_path, "free", "2.0rc1"),
     ]
     broken = packages.measure_packages(context(tmp_path), made)["broken"]
     assert broken == [
-        "Some.Part 1 needs numpy<2, but 2.0rc1 is installed",
+        "Some.Part 1 needs free<2, but 2.0rc1 is installed",
         "Some.Part 1 needs lost, which is not installed",
     ]
 

@@ -29,6 +29,7 @@ from trackbed.validate import (
     leftovers,
     loader,
     monitor,
+    monitor_server,
     storage,
 )
 from trackbed.validate.images import scan_images
@@ -611,6 +612,21 @@ def test_an_older_dali_without_checkpoints_is_said(tmp_path: Path, monkeypatch: 
 # --- TensorBoard ---
 
 
+@pytest.mark.parametrize(
+    ("measure", "judge"),
+    [(monitor.measure_roundtrip, monitor.judge_roundtrip), (monitor.measure_server, monitor.judge_server)],
+)
+def test_messages_that_another_protobuf_breaks_are_left_to_the_stack(
+    measure: Any, judge: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_by_another_protobuf.py").write_text("raise TypeError('Descriptors cannot be created')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(monitor_server, "MESSAGES", "made_by_another_protobuf")
+    outcome = judge(measure(context(tmp_path)))
+    assert (outcome.status, "TypeError: Descriptors cannot" in outcome.observed) == ("skip", True)
+    assert "stack.imports" in outcome.remedy
+
+
 def test_the_server_shows_a_scalar_and_stops(tmp_path: Path) -> None:
     outcome = monitor.judge_server(monitor.measure_server(context(tmp_path)))
     assert outcome.status == "pass", outcome
@@ -618,7 +634,7 @@ def test_the_server_shows_a_scalar_and_stops(tmp_path: Path) -> None:
 
 def test_a_server_that_cannot_start_fails_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tensorboard.py").write_text("raise SystemExit('no TensorBoard today')")
-    monkeypatch.setattr(monitor, "environment", lambda: {**os.environ, "PYTHONPATH": str(tmp_path)})
+    monkeypatch.setattr(monitor_server, "environment", lambda: {**os.environ, "PYTHONPATH": str(tmp_path)})
     outcome = monitor.judge_server(monitor.measure_server(context(tmp_path)))
     assert outcome.status == "fail"
     assert "no TensorBoard today" in outcome.observed

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from trackbed.validate import Context, addresses, mpi, mpi_start, nccl_settings, network, ports
+from trackbed.validate import Context, addresses, comm, deep_ring, mpi, mpi_start, nccl_settings, network, ports
 
 
 def context(folder: Path, **changes: Any) -> Context:
@@ -42,6 +42,23 @@ def test_this_hosts_interfaces_have_addresses() -> None:
     assert "127.0.0.1" in found["lo"]["addresses"]
     assert addresses.is_here("127.0.0.1")
     assert not addresses.is_here("192.0.2.99")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fault"),
+    [("", ""), ("lo", ""), ("ib0", "but ib0 is no interface"), ("lo,ib0,ib1", "but ib0, ib1 is no interface")],
+)
+def test_gloo_is_not_tried_over_an_interface_that_is_not_there(
+    wanted: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", wanted)
+    said = addresses.gloo_fault()
+    assert (bool(said), fault in said) == (bool(fault), True)
+    if fault:
+        assert comm.judge_gloo(comm.measure_gloo(context(tmp_path))).status == "skip"
+        assert deep_ring.measure_gloo(context(tmp_path))["skip"].startswith(said)
+        named = network.judge_host_name(network.measure_host_name(context(tmp_path)))
+        assert (named.status, named.observed) == ("fail", said)
 
 
 @pytest.mark.parametrize(

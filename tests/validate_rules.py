@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -14,7 +15,7 @@ from trackbed.validate.catalogue import CHECKS
 from trackbed.validate.comm import Sums
 from trackbed.validate.data import Differences
 from trackbed.validate.monitor import Roundtrip
-from trackbed.validate.stack import Imports
+from trackbed.validate.stack import Drift, Imports
 from trackbed.validate.storage import Commit
 
 NAN, INF = math.nan, math.inf
@@ -30,12 +31,20 @@ def memory(**changes: Any) -> dict[str, Any]:
 
 def row(status: Any, **changes: Any) -> Row:
     fields: dict[str, Any] = {"wanted": "1.0", "declared": "", "loaded": "2.0", "note": "2.0 is loaded", **changes}
-    return Row(component="part", status=status, requirement="part==1.0", **fields)
+    fields = {"component": "part", **fields}
+    return Row(status=status, requirement="part==1.0", **fields)
 
 
-def imports(*, protobuf: str = "7.1.0", backward: str = "", requirement: str = "<8.0.0,>=6.31.1") -> Imports:
+def drift(*rows: Row, broken: Sequence[str] = ()) -> Drift:
+    return Drift(rows=rows, broken=broken)
+
+
+def imports(
+    *, protobuf: str = "7.1.0", backward: str = "", requirement: str = "<8.0.0,>=6.31.1", moved: Sequence[str] = ()
+) -> Imports:
     good = {"torch": Found(version="1"), stack.PROTOBUF: Found(version=protobuf)}
-    return Imports(forward=good, backward={**good, "torch": Found(error=backward)}, protobuf_requirement=requirement)
+    bad = {**good, "torch": Found(error=backward)}
+    return Imports(forward=good, backward=bad, protobuf_requirement=requirement, moved=moved)
 
 
 def sums(*wrong: int, error: str = "", stderr: str = "") -> Sums:
@@ -115,13 +124,18 @@ RULES: list[tuple[str, Any, str, str]] = [
     ("host.locked-memory", {"soft": GIB - 1, "devices": ["mlx5_0", "mlx5_1"]}, "fail", "with 2"),
     ("host.locked-memory", {"soft": "all", "devices": []}, "error", "makes no sense"),
     ("host.locked-memory", {"soft": INF}, "error", "makes no sense"),
-    ("stack.drift", [row("ok")], "pass", "1 components"),
-    ("stack.drift", [row("ok"), row("drift")], "fail", "part: 2.0 is loaded"),
-    ("stack.drift", [row("missing", note="it hangs")], "fail", "part: it hangs"),
-    ("stack.drift", [], "error", "list of components"),
-    ("stack.drift", None, "error", "could not be read"),
+    ("stack.drift", drift(row("ok")), "pass", "1 components"),
+    ("stack.drift", drift(row("ok"), row("drift")), "fail", "part: 2.0 is loaded"),
+    ("stack.drift", drift(row("missing", note="it hangs")), "fail", "part: it hangs"),
+    ("stack.drift", drift(row("missing", note="it hangs"), broken=["part"]), "skip", "part: the import breaks"),
+    ("stack.drift", drift(row("ok"), broken=["part"]), "pass", "1 components"),
+    ("stack.drift", drift(), "error", "list of components"),
+    ("stack.drift", Drift(rows=None), "error", "could not be read"),  # type: ignore[arg-type]
     ("stack.imports", imports(), "pass", "2 modules in both orders, protobuf 7.1.0"),
     ("stack.imports", imports(backward="ImportError: symbol"), "fail", "torch, in reverse order: ImportError"),
+    ("stack.imports", imports(backward="ImportError: symbol", moved=["part"]), "skip", "so that: torch, in"),
+    ("stack.imports", imports(protobuf="8.0.0", moved=["protobuf"]), "skip", "protobuf not as the release"),
+    ("stack.imports", imports(moved=["part"]), "pass", "2 modules in both orders"),
     ("stack.imports", imports(protobuf="8.0.0"), "fail", "protobuf 8.0.0 is outside"),
     ("stack.imports", imports(protobuf="6.31.0"), "fail", "protobuf 6.31.0 is outside"),
     ("stack.imports", imports(protobuf="6.31.1"), "pass", "protobuf 6.31.1"),
@@ -159,6 +173,7 @@ RULES: list[tuple[str, Any, str, str]] = [
     ("comm.gloo-all-reduce", records("garbage"), "error", "makes no sense"),
     ("comm.gloo-all-reduce", records({"rank": 0, "dtype": "float32", "wrong": None}), "error", "makes no sense"),
     ("comm.gloo-all-reduce", sums(error="timed out"), "fail", "timed out"),
+    ("comm.gloo-all-reduce", Sums(ranks=2, records=[], skip="no interface ib0"), "skip", "no interface ib0"),
     ("comm.mpi-all-reduce", sums(0, 0), "pass", "2 ranks"),
     ("comm.mpi-all-reduce", sums(0, 0, stderr="a\nRead -1, expected 8388608, errno = 1\n"), "warn", "refuses"),
     ("comm.mpi-all-reduce", sums(0, 1, stderr="Read -1, expected 8"), "fail", "rank 1 got 1 wrong"),
@@ -171,6 +186,7 @@ RULES: list[tuple[str, Any, str, str]] = [
     ("monitor.tensorboard-roundtrip", Roundtrip(written=[(0, 1.0)], read=[(0, NAN)]), "fail", "0 of 1 equal"),
     ("monitor.tensorboard-roundtrip", Roundtrip(written=[(0, 1.0)], read=[]), "fail", "0 values read"),
     ("monitor.tensorboard-roundtrip", Roundtrip(written=[], read=[]), "error", "what was written"),
+    ("monitor.tensorboard-roundtrip", Roundtrip(written=[], read=[], broken="VersionError: 5"), "skip", "VersionError"),
     ("storage.commit", Commit(folder="f", written="a", read="a", seconds=0.5), "pass", "128 MiB/s"),
     ("storage.commit", Commit(folder="f", written="a", read="b", seconds=0.5), "fail", "other bytes"),
     ("storage.commit", Commit(folder="f", written="a", read="", seconds=0.5), "fail", "other bytes"),
@@ -185,9 +201,12 @@ TEXTS: list[tuple[str, Any, str, str]] = [
     ("host.open-files", {"soft": 20000, "hard": 20000}, "remedy", "^docker run --ulimit"),
     ("host.open-files", {"soft": 1024, "hard": 65535}, "remedy", "^ulimit -n 65535; docker run"),
     ("host.open-files", {"soft": 1024, "hard": 65536}, "remedy", "^ulimit -n 65536$"),
-    ("stack.drift", [row("drift")], "remedy", "uv pip install part==1.0"),
-    ("stack.drift", [row("drift")], "evidence", "declared=- loaded=2.0"),
-    ("stack.drift", [row("drift", loaded="", declared="1.5")], "evidence", "declared=1.5 loaded=-"),
+    ("stack.drift", drift(row("drift")), "remedy", "uv pip install part==1.0"),
+    ("stack.drift", drift(row("drift")), "evidence", "declared=- loaded=2.0"),
+    ("stack.drift", drift(row("drift", loaded="", declared="1.5")), "evidence", "declared=1.5 loaded=-"),
+    ("stack.drift", drift(row("drift"), row("missing", component="b"), broken=["b"]), "observed", "^part: [^;]*$"),
+    ("stack.drift", drift(row("missing"), broken=["part"]), "remedy", "^do what stack.imports says$"),
+    ("stack.imports", imports(protobuf="8.0.0", moved=["protobuf"]), "remedy", "^do what stack.drift says$"),
     ("storage.commit", Commit(folder="f", written="a", read="", seconds=0.5), "evidence", "read -$"),
 ]
 

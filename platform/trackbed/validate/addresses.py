@@ -7,12 +7,13 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import psutil
 
 RESOLVE_SECONDS = 5.0
+GLOO_IFNAME = "GLOO_SOCKET_IFNAME"
 # How the launchers say how many nodes a job has; torchrun's may be a range.
 NODES = ("NNODES", "PET_NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 HIDDEN = ("lo", "docker", "veth", "virbr", "br-", "cni", "flannel")
@@ -33,6 +34,18 @@ def interfaces() -> list[dict[str, Any]]:
         for name, found in psutil.net_if_addrs().items()
     }
     return [{"name": name, "addresses": found, "up": up.get(name, False)} for name, found in addresses.items() if found]
+
+
+def missing(wanted: str, names: Collection[str]) -> list[str]:
+    """The interfaces of GLOO_SOCKET_IFNAME that are not among these; gloo takes whole names, with commas between."""
+    return [name for name in wanted.split(",") if name not in names]
+
+
+def gloo_fault(environment: Mapping[str, str] = os.environ) -> str:
+    """Why gloo cannot start here, which is network.host-name's to report; empty when its interface is up or not set."""
+    wanted = environment.get(GLOO_IFNAME, "")
+    absent = missing(wanted, [one["name"] for one in interfaces() if one["up"]]) if wanted else []
+    return f"{GLOO_IFNAME}={wanted}, but {', '.join(absent)} is no interface that is up" if absent else ""
 
 
 def resolve(name: str, seconds: float) -> list[str] | None:

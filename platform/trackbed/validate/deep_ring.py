@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trackbed.validate import MIB, Context
+from trackbed.validate.addresses import gloo_fault
 from trackbed.validate.deep_compute import NO_GPU, rows
 from trackbed.validate.job_ring import rate, size_name
 
@@ -22,6 +23,8 @@ NCCL_SIZES = (MIB, 64 * MIB, 1024 * MIB)
 
 def measure_gloo(context: Context) -> dict[str, Any]:
     """GB/s (bus bandwidth) of two ranks on this machine."""
+    if fault := gloo_fault():
+        return {"skip": f"{fault}: network.host-name"}
     return _ranks("gloo", RANKS, GLOO_SIZES, "fork")
 
 

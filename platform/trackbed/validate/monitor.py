@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
-from trackbed.release.probe import environment
-from trackbed.validate import LEVELS, Check, Context, Outcome, Status, number, skip, tail, unreadable
+from trackbed.validate import LEVELS, Check, Context, Outcome, Status, number, skip, unreadable
 from trackbed.validate.filesystems import existing
+from trackbed.validate.monitor_server import TAG, broken, deferred, judge_server, measure_server
 
-TAG = "validate/loss"
 # Values a 32-bit float holds exactly, so that equal means equal.
 WRITTEN = [(step, 4.0 - step / 8) for step in range(16)]
 
 
-SHOWN_WITHIN = 15.0  # seconds from the server's address to a scalar on its page
 SLOW_WRITE = 0.05  # seconds; a step of a small model takes about that long
 EVERYWHERE = {"0.0.0.0", "::"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roundtrip:
-    """(step, value) pairs written and read."""
+    """(step, value) pairs written and read; `broken` says why TensorBoard's messages cannot be imported."""
 
     written: list[tuple[int, float]]
     read: list[tuple[int, float]]
+    broken: str = ""
 
 
 def measure_roundtrip(context: Context) -> Roundtrip:
     """Write a curve with torch's SummaryWriter, read it with TensorBoard's own reader."""
+    if fault := broken():
+        return Roundtrip(written=[], read=[], broken=fault)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
 
@@ -56,6 +53,8 @@ def measure_roundtrip(context: Context) -> Roundtrip:
 
 def judge_roundtrip(trip: Roundtrip) -> Outcome:
     """Equal, in order, none lost."""
+    if trip.broken:
+        return deferred(trip.broken)
     if not trip.written:
         return unreadable("what was written", trip.written)
     expected = f"{len(trip.written)} values read back equal"
@@ -69,50 +68,6 @@ def judge_roundtrip(trip: Roundtrip) -> Outcome:
         evidence=f"read {trip.read[:3]}...",
         remedy="TensorBoard and torch do not agree: make setup, or look at stack.imports",
     )
-
-
-def measure_server(context: Context, seconds: float = 40.0) -> dict[str, Any]:
-    """Serve one curve on a free port: seconds until the address is up, until the curve is shown, and until it stops."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    with tempfile.TemporaryDirectory(prefix="trackbed-") as folder, tempfile.TemporaryFile("w+b") as said:
-        with SummaryWriter(folder) as writer:
-            writer.add_scalar(TAG, 1.0, 0)
-        with _server(folder, said) as server:
-            until = time.monotonic() + seconds
-            url = _until(lambda: _address(said), server, until)
-            started = time.monotonic()
-            shown = bool(url) and _until(lambda: TAG in _scalars(str(url)), server, until)
-            waited = time.monotonic() - started
-            server.terminate()
-            stopped = _stops(server)
-        return {"url": url or "", "shown": waited if shown else None, "stopped": stopped, "said": tail(said)}
-
-
-def judge_server(measured: object) -> Outcome:
-    """A server that starts and shows nothing looks healthy to a port check."""
-    found = measured if isinstance(measured, Mapping) else {}
-    url, shown, stopped = found.get("url"), found.get("shown", -1), found.get("stopped")
-    if not isinstance(url, str) or (shown is not None and number(shown) is None) or not isinstance(stopped, bool):
-        return unreadable("TensorBoard's server", measured)
-    expected = "a scalar on its page within 15 s, and an end when asked to"
-    evidence = str(found.get("said", ""))
-    text, remedy = "", "make setup; then look at it alone: trackbed monitor"
-    if not url:
-        text = (
-            "TensorBoard's server does not start: " + (evidence.strip().splitlines() or ["it says nothing"])[-1][:200]
-        )
-    elif shown is None or shown > SHOWN_WITHIN:
-        text = f"the scalar is {'not shown' if shown is None else f'shown after {shown:.0f} s'}"
-        remedy = "put TensorBoard's folder on a local disk, and free the processor; then: trackbed monitor --check URL"
-    elif not stopped:
-        text, remedy = (
-            "TensorBoard does not end at SIGTERM",
-            "run it under an init: docker run --init, compose `init: true`",
-        )
-    if text:
-        return Outcome(status="fail", observed=text, expected=expected, evidence=evidence, remedy=remedy)
-    return Outcome(status="pass", observed=f"a scalar is shown after {shown:.1f} s, and it stops", expected=expected)
 
 
 def measure_log_folder(context: Context, writes: int = 200) -> dict[str, Any]:
@@ -187,47 +142,6 @@ def judge_exposed(measured: object) -> Outcome:
     )
 
 
-@contextmanager
-def _server(folder: str, said: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    # Port 0: the system gives a free one, and TensorBoard says which.
-    words = ["--logdir", folder, "--host", "127.0.0.1", "--port", "0", "--load_fast", "false"]
-    command = [sys.executable, "-m", "tensorboard.main", *words]
-    server = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment())
-    try:
-        yield server
-    finally:
-        server.kill()
-        server.wait()
-
-
-def _address(said: IO[bytes]) -> str:
-    match = re.search(r"at (http://\S+)", tail(said))
-    return match[1] if match else ""
-
-
-def _scalars(url: str) -> str:
-    with suppress(OSError), urllib.request.urlopen(f"{url.rstrip('/')}/data/plugin/scalars/tags", timeout=5) as answer:
-        return str(answer.read().decode("utf-8", "replace"))
-    return ""
-
-
-def _until(look: Any, server: subprocess.Popen[bytes], until: float) -> Any:
-    """What `look` finds, asked again until it finds something, the server has ended or the time is over."""
-    while server.poll() is None and time.monotonic() < until:
-        if found := look():
-            return found
-        time.sleep(0.05)
-    return None
-
-
-def _stops(server: subprocess.Popen[bytes]) -> bool:
-    try:
-        server.wait(10)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
 def _listening() -> Iterator[dict[str, Any]]:
     """Listening sockets of processes whose command line names TensorBoard; other users' are not ours to see."""
     for process in psutil.process_iter():
@@ -251,7 +165,8 @@ CHECKS = (
         child="torch",
         why="`Descriptors cannot be created directly.` or `'MessageFactory' object has no attribute 'GetPrototype'`, "
         "at the first measurement; or a curve that is empty.",
-        rule="Fails when one value is not read back equal.",
+        rule="Fails when one value is not read back equal. Skipped when TensorBoard cannot be imported: stack.imports "
+        "or stack.drift says why.",
     ),
     Check(
         id="monitor.tensorboard-server",

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trackbed.validate import Check, Context, Outcome, Status, number, skip, unreadable
-from trackbed.validate.addresses import HIDDEN, RESOLVE_SECONDS, interfaces, is_loopback, nodes, resolve
+from trackbed.validate import Check, Context, Outcome, Status, number, unreadable
+from trackbed.validate.addresses import HIDDEN, RESOLVE_SECONDS, interfaces, is_loopback, missing, nodes, resolve
 from trackbed.validate.nccl_settings import IFNAME, LEFT_OVER, choose, misspelt, settings
 
 
@@ -75,27 +75,21 @@ def judge_host_name(found: object) -> Outcome:
     local = [address for one in value["interfaces"] for address in one.get("addresses", [])]
     fault = _gloo_fault(str(wanted), names, count) if wanted else _name_fault(str(name), addresses, local)
     expected = "this host's name is an address of its own that is not a loopback one, or GLOO_SOCKET_IFNAME"
-    real = next((each for each in names if not each.startswith(HIDDEN)), "eth0")
-    remedy = (
-        f"export GLOO_SOCKET_IFNAME={real}; or this host's own address for {name} in /etc/hosts "
-        f"(docker run --hostname without --add-host {name}:127...)"
-    )
+    real = next((each for each in names if not each.startswith(HIDDEN)), "eth0" if count > 1 else "lo")
+    own = f"this host's own address for {name} in /etc/hosts (docker run --hostname without --add-host {name}:127...)"
+    remedy = f"export GLOO_SOCKET_IFNAME={real}; or {'unset GLOO_SOCKET_IFNAME' if wanted else own}"
     if not fault:
         observed = f"GLOO_SOCKET_IFNAME={wanted} is up" if wanted else f"{name} is {', '.join(addresses or [])}"
         return Outcome(status="pass", observed=observed, expected=expected)
-    if count > 1:
-        observed = f"{fault}, and the job has {count:g} nodes"
+    if count > 1 or wanted:
+        observed = f"{fault}, and the job has {count:g} nodes" if count > 1 else fault
         return Outcome(status="fail", observed=observed, expected=expected, remedy=remedy)
-    if wanted:
-        return skip(f"{fault}; on one node comm.gloo-all-reduce finds what comes of it", remedy)
     return Outcome(status="pass", observed=f"{fault}; one node needs no other", expected=expected)
 
 
 def _gloo_fault(wanted: str, names: Sequence[str], count: float) -> str:
-    """gloo takes whole names, with commas between."""
-    missing = [name for name in wanted.split(",") if name not in names]
-    if missing:
-        return f"GLOO_SOCKET_IFNAME={wanted}, but {', '.join(missing)} is no interface that is up"
+    if absent := missing(wanted, names):
+        return f"GLOO_SOCKET_IFNAME={wanted}, but {', '.join(absent)} is no interface that is up"
     hidden = [name for name in wanted.split(",") if name.startswith(HIDDEN)]
     return f"GLOO_SOCKET_IFNAME={wanted} is not reached from other nodes" if hidden and count > 1 else ""
 
@@ -186,9 +180,9 @@ CHECKS = (
         child="network",
         why="`Unable to resolve hostname to a (local) address. Using the loopback address as fallback.`, then `Gloo "
         "connectFullMesh failed ... remote=[127.0.0.1]` on every other node.",
-        rule="With several nodes: fails when the name resolves to nothing, to a loopback address or to another host's, "
-        "or GLOO_SOCKET_IFNAME is no interface that others reach. On one node it skips when that interface is not up: "
-        "comm.gloo-all-reduce then fails.",
+        rule="Fails when GLOO_SOCKET_IFNAME is no interface that is up; comm.gloo-all-reduce is then skipped. With "
+        "several nodes: also when that is an interface that others do not reach, and, without it, when the name "
+        "resolves to nothing, to a loopback address or to another host's.",
     ),
     Check(
         id="network.nccl-variables",

@@ -1,24 +1,41 @@
-"""stack.*: the versions that are really loaded, and whether they can live in one interpreter."""
+"""stack.*: the versions that are really loaded, and whether they can live in one interpreter.
+
+One of the two speaks: a version that is not the release's is stack.drift's, also where it breaks an import; an import
+that breaks although every version is right is stack.imports'.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
 from trackbed.release import Release, load
-from trackbed.release.drift import MARK, Row, compare, current, targets
+from trackbed.release.drift import MARK, Row, compare, components, current, targets
 from trackbed.release.probe import Found
 from trackbed.release.probe import load as load_modules
-from trackbed.validate import LEVELS, Check, Context, Outcome, unreadable
+from trackbed.validate import LEVELS, Check, Context, Outcome, skip, unreadable
 
 # `import tensorboard` alone loads none of its protocol messages, which are what another protobuf breaks.
-EXTRA = ("tensorboard.compat.proto.event_pb2",)
+MESSAGES = "tensorboard.compat.proto.event_pb2"
 PROTOBUF = "google.protobuf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """A row a component, and the components that are installed but whose import breaks."""
+
+    rows: Sequence[Row]
+    broken: Collection[str] = ()
+
+    @property
+    def moved(self) -> list[Row]:
+        """What is not as the release says, whether it can be imported or not."""
+        return [row for row in self.rows if row.bad and row.component not in self.broken]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +45,8 @@ class Imports:
     forward: Mapping[str, Found]
     backward: Mapping[str, Found]
     protobuf_requirement: str
+    moved: Sequence[str] = ()
+    """Components of another version than the release's, which may be why."""
 
 
 def release_of(context: Context) -> Release:
@@ -35,19 +54,34 @@ def release_of(context: Context) -> Release:
     return load(context.release or current())
 
 
-def measure_drift(context: Context) -> list[Row]:
+def measure_drift(context: Context) -> Drift:
     """One row a component."""
-    release = release_of(context)
-    return compare(release, _loaded(tuple(targets(release)))[0])
+    return _drift(release_of(context))
 
 
-def judge_drift(rows: Sequence[Row]) -> Outcome:
+def _drift(release: Release) -> Drift:
+    found = _loaded(tuple(targets(release)))[0]
+    modules = [f"{name}." for name, each in _modules(found).items() if each.error and not gone(name, each.error)]
+    probed = {part.name: re.sub(r"^(?:import|call):([\w.]+).*", r"\1.", part.probe) for part in components(release)}
+    broken = [name for name, module in probed.items() if module.startswith(tuple(modules))]
+    return Drift(rows=compare(release, found), broken=broken)
+
+
+def gone(module: str, error: str) -> bool:
+    """Whether an import's error says that the module itself, and nothing that it needs, is not installed."""
+    named = re.search(r"No module named '([\w.]+)'", error)
+    return named is not None and f"{module}.".startswith(f"{named[1]}.")
+
+
+def judge_drift(drift: Drift) -> Outcome:
     """Every component that is not what the release says is named, with what installs the right one."""
-    if not rows:
-        return unreadable("the list of components", list(rows) if rows is not None else None)
-    bad = [row for row in rows if row.bad]
+    if not drift.rows:
+        return unreadable("the list of components", list(drift.rows) if drift.rows is not None else None)
+    bad = drift.moved
+    if not bad and any(row.bad for row in drift.rows):
+        return skip(f"{', '.join(drift.broken)}: the import breaks", "do what stack.imports says")
     if not bad:
-        return Outcome(status="pass", observed=f"{len(rows)} components as pinned", expected="no drift")
+        return Outcome(status="pass", observed=f"{len(drift.rows)} components as pinned", expected="no drift")
     return Outcome(
         status="fail",
         observed="; ".join(f"{row.component}: {row.note}" for row in bad),
@@ -59,8 +93,15 @@ def judge_drift(rows: Sequence[Row]) -> Outcome:
 
 def measure_imports(context: Context) -> Imports:
     """Import everything the release probes by import, in one interpreter, then in reverse order in another."""
-    forward, backward = _loaded(tuple(targets(release_of(context))))
-    return Imports(forward=_modules(forward), backward=_modules(backward), protobuf_requirement=_protobuf_requirement())
+    release = release_of(context)
+    forward, backward = _loaded(tuple(targets(release)))
+    return Imports(
+        forward=_modules(forward),
+        backward=_modules(backward),
+        protobuf_requirement=_protobuf_requirement(),
+        # What only a variable says breaks no import.
+        moved=[row.component for row in _drift(release).moved if not row.note.startswith("the image ")],
+    )
 
 
 def _modules(found: Mapping[str, Found]) -> dict[str, Found]:
@@ -81,6 +122,10 @@ def judge_imports(imports: Imports) -> Outcome:
     if not errors and not meets(protobuf, imports.protobuf_requirement):
         errors = [f"protobuf {protobuf or 'unknown'} is outside {imports.protobuf_requirement or 'an unknown range'}"]
     expected = f"every module imports in both orders; protobuf{imports.protobuf_requirement}"
+    if errors and imports.moved:
+        return skip(
+            f"{', '.join(imports.moved)} not as the release says, so that: {errors[0]}", "do what stack.drift says"
+        )
     if errors:
         remedy = "make setup, or in the image: docker compose build; then look at the first error alone"
         return Outcome(status="fail", observed="; ".join(errors), expected=expected, remedy=remedy)
@@ -128,7 +173,7 @@ def _protobuf_requirement() -> str:
 
 def _mend(bad: Sequence[Row]) -> str:
     if MARK in os.environ:
-        return "rebuild the image (docker compose build), and set none of its versions with -e"
+        return "; ".join(dict.fromkeys(row.remedy for row in bad))
     installs = [row.requirement for row in bad if row.requirement]
     hint = f"make setup; or: uv pip install {' '.join(installs)}" if installs else "install what is named above"
     return hint
@@ -137,7 +182,7 @@ def _mend(bad: Sequence[Row]) -> str:
 @cache
 def _loaded(names: tuple[str, ...]) -> tuple[dict[str, Found], dict[str, Found]]:
     """Both orders, side by side, once: drift and imports share them, for importing is what takes the time."""
-    order = [*names, *EXTRA]
+    order = [*names, MESSAGES]
     with ThreadPoolExecutor(2) as pool:
         forward, backward = pool.map(load_modules, (order, order[::-1]))
     return forward, backward
@@ -154,7 +199,8 @@ CHECKS = (
         child="stack",
         why="A version that `pip install` moved unseen is found when a run behaves differently from the last one.",
         rule="Fails when a component is not what the release pins, what the image declares, or what is "
-        "declared and what loads disagree.",
+        "declared and what loads disagree. Skipped when all that is wrong is an import that breaks: stack.imports "
+        "fails.",
     ),
     Check(
         id="stack.imports",
@@ -167,6 +213,7 @@ CHECKS = (
         why="Libraries that bring their own protobuf or OpenMP load in one order and die in the other: "
         "`Descriptors cannot be created directly`.",
         rule="Fails when a module cannot be imported in either order, or protobuf is outside what TensorBoard "
-        "asks for.",
+        "asks for. Skipped when a component is not the version that the release pins, which stack.drift fails: first "
+        "that one, then the rest.",
     ),
 )
