@@ -290,7 +290,7 @@ COPY image/entrypoint /opt/trackbed/
 COPY image/entrypoint.d /opt/trackbed/entrypoint.d
 COPY image/bin /opt/trackbed/bin
 COPY jobs /opt/trackbed/jobs
-COPY requirements/model.lock /opt/trackbed/requirements/
+COPY requirements/model.lock requirements/data.lock /opt/trackbed/requirements/
 COPY requirements/${RELEASE} /opt/trackbed/requirements/${RELEASE}
 
 

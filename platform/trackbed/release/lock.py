@@ -29,7 +29,7 @@ def lock(release: Release, root: Path) -> list[Path]:
     folder = root / release.name
     done = [_compile(release, folder / f"{name}.in") for name in ("cpu", "gpu", "build", "vendor", "library")]
     if release.select(group="boot"):
-        done += [_compile(release, root / f"{name}.in") for name in ("boot", "model")]
+        done += [_compile(release, root / f"{name}.in") for name in ("boot", "model", "data")]
         done += [_compile(release, root / "dev.in", "-c", str(folder / "cpu.lock"))]
     return done
 
@@ -42,7 +42,7 @@ def upgrade(release: Release, until: date | None = None) -> dict[str, tuple[str,
     """
     release = replace(release, lock=replace(release.lock, before=until or release.lock.before))
     moved: dict[str, tuple[str, str]] = {}
-    for group in ("runtime", "dev", "boot", "build", "model"):
+    for group in ("runtime", "dev", "boot", "build", "model", "data"):
         parts = release.select(group=group)
         newest = _newest(release, parts) if parts else {}
         moved |= {part.name: (part.version, newest[part.name]) for part in parts if _moves(part, newest)}
@@ -67,7 +67,7 @@ def _compile(release: Release, source: Path, *more: str) -> Path:
         target.write_text("", "utf-8")
         return target
     gpu = source.stem in ("gpu", "vendor", "library")
-    alone = ["--no-deps"] if source.stem in ("model", "vendor", "library") else []
+    alone = ["--no-deps"] if source.stem in ("model", "data", "vendor", "library") else []
     target.write_text(_uv(release, source, "--generate-hashes", *alone, *more, gpu=gpu), "utf-8")
     return target
 

@@ -46,7 +46,7 @@ def write(changes: dict[Path, str]) -> None:
 def _requirements(releases: list[Release]) -> dict[str, str]:
     """One input file for each lock: the top-level pins only, uv works out the rest. Tools are the default release's."""
     lines = {f"{release.name}/{name}": pins for release in releases for name, pins in _inputs(release).items()}
-    for group in ("dev", "boot", "model"):
+    for group in ("dev", "boot", "model", "data"):
         lines[f"{group}.in"] = [part.requirement("cpu") for part in releases[-1].select(group=group)]
     return {name: GENERATED + "".join(f"{line}\n" for line in pins) for name, pins in lines.items()}
 
