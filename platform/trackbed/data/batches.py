@@ -1,27 +1,48 @@
 """Which samples a rank trains on at a step: a pure function of (data, seed, step, rank, world size).
 
-Samples are packed into rows; the rows of all epochs form one endless stream; a step takes the next
-`world x accumulate x rows` of them. The cursor is therefore the step itself, and a resumed run sees the same batches.
+The shuffled samples are packed chunk by chunk into rows; the rows of all epochs form one endless stream; a step takes
+the next `world x accumulate x rows` of them. The cursor is therefore the step itself, and a resumed run sees the same
+batches: to get there it packs lists of numbers, and reads no sample that it does not train on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from trackbed.data.config import DataConfig
 from trackbed.data.encode import Sample
-from trackbed.data.order import Share
+from trackbed.data.order import BLOCKS_IN_WINDOW, Order, Share
+from trackbed.data.pack import Numbers, Row, Rows, alone, pack
+from trackbed.data.pipeline import State, agreed_step
+
+__all__ = ["IGNORED", "Batch", "Batches", "Row", "Step", "collate", "pack"]
 
 IGNORED = -100
-# Rows that are open at the same time while packing: enough for 97 % and more, few enough to keep the order random.
-OPEN_ROWS = 64
+# Samples packed together when the whole set is shuffled: enough to fill rows, few enough to pack in a blink.
+CHUNK = 1 << 16
+# Part of the digest: raised when the same data and settings come in another order than before.
+PACKING = 2
 
-Row = tuple[int, ...]
+
+@runtime_checkable
+class Counted(Protocol):
+    """A set that knows its lengths (tokens) and targets (tokens that are learnt), each int64 [samples], and a hash."""
+
+    @property
+    def lengths(self) -> Numbers: ...
+    @property
+    def targets(self) -> Numbers: ...
+    @property
+    def digest(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -55,71 +76,99 @@ class Step:
 
 
 class Batches:
-    """The stream of training batches for one rank."""
+    """The stream of training batches for one rank; keeps the contract of `trackbed.data.pipeline`.
 
-    def __init__(self, samples: Sequence[Sample], config: DataConfig, share: Share) -> None:
-        self._samples = samples
-        self._config = config
-        self._share = share
-        self._lengths = [len(sample.ids) for sample in samples]
-        self._targets = [int(sample.supervised[1:].sum()) for sample in samples]
-        self._epoch = lru_cache(maxsize=2)(self._pack_epoch)
+    A window of samples bounds how far apart the samples of one chunk lie, for sets larger than memory; 0 shuffles all.
+    """
+
+    def __init__(self, samples: Sequence[Sample], config: DataConfig, share: Share, *, window: int = 0) -> None:
+        self._samples, self._config, self._share, self._window = samples, config, share, window
+        self._lengths, self._targets = _counts(samples)
+        self._order = Order(len(samples), config.seed, window=window)
+        reach = max(1, window // BLOCKS_IN_WINDOW) * BLOCKS_IN_WINDOW
+        self._chunk = reach if 0 < window < len(samples) else CHUNK
+        self._chunks = -(-len(samples) // self._chunk)
+        self._rows = lru_cache(maxsize=4)(self._pack_chunk)
         self._starts = [0]
+        self._next = 0
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Step:
+        made = self.step(self._next)
+        self._next += 1
+        return made
 
     def step(self, number: int) -> Step:
         """What this rank trains on at optimizer step `number`, counted from 0."""
         share = self._share
-        size = share.step
-        rows = [self._row(number * size + index) for index in range(size)]
-        mine = [self._passes(rows, index) for index in range(share.accumulate)]
-        everywhere = sum(self._targets[sample] for row in rows for sample in row)
+        rows = [self._row(number * share.step + index) for index in range(share.step)]
+        starts = (share.begins(0, part) for part in range(share.accumulate))
+        mine = [rows[start : start + share.rows] for start in starts]
+        everywhere = sum(int(self._targets[list(row)].sum()) for row in rows)
         return Step([collate([[self._samples[i] for i in row] for row in part]) for part in mine], everywhere)
+
+    def state(self) -> State:
+        """Steps given so far, and the hash of what decides their content."""
+        return {"step": self._next, "data": self.digest}
+
+    def restore(self, state: State) -> None:
+        """Continue after the state's step. DataError when it is of other data, order or rows a step."""
+        self._next = agreed_step(state, self.digest)
+
+    def close(self) -> None:
+        """Let go of the packed lists; nothing else is held."""
+        self._rows.cache_clear()
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of data and settings. Worlds and rows may differ where a step takes as many rows in all."""
+        samples = self._samples.digest if isinstance(self._samples, Counted) else _hash(self._samples)
+        length = self._config.row_length if self._config.pack else 0
+        said = [samples, self._config.seed, length, self._window, self._share.step, PACKING]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     def rows_in_epoch(self, epoch: int) -> int:
         """How many rows an epoch's samples make."""
-        return len(self._epoch(epoch))
-
-    def _passes(self, rows: list[Row], index: int) -> list[Row]:
-        start = self._share.begins(0, index)
-        return rows[start : start + self._share.rows]
+        return self._start((epoch + 1) * self._chunks) - self._start(epoch * self._chunks)
 
     def _row(self, number: int) -> Row:
-        """Row `number` of the endless stream; epochs may have different numbers of rows."""
-        epoch = 0
-        while number >= self._start(epoch + 1):
-            epoch += 1
-        return self._epoch(epoch)[number - self._start(epoch)]
+        """Row `number` of the endless stream; chunks, and so epochs, may have different numbers of rows."""
+        while self._starts[-1] <= number:
+            self._start(len(self._starts))
+        chunk = bisect_right(self._starts, number) - 1
+        return self._rows(chunk)[number - self._starts[chunk]]
 
-    def _start(self, epoch: int) -> int:
-        while len(self._starts) <= epoch:
-            self._starts.append(self._starts[-1] + len(self._epoch(len(self._starts) - 1)))
-        return self._starts[epoch]
+    def _start(self, chunk: int) -> int:
+        """The first row of a chunk, counted over all epochs."""
+        while len(self._starts) <= chunk:
+            self._starts.append(self._starts[-1] + len(self._rows(len(self._starts) - 1)))
+        return self._starts[chunk]
 
-    def _pack_epoch(self, epoch: int) -> list[Row]:
-        random = np.random.default_rng((self._config.seed, epoch))
-        order = [int(index) for index in random.permutation(len(self._samples))]
+    def _pack_chunk(self, chunk: int) -> Rows:
+        epoch, inside = divmod(chunk, self._chunks)
+        size, first = len(self._samples), inside * self._chunk
+        order = self._order.at(epoch * size + first, min(self._chunk, size - first))
         if not self._config.pack:
-            return [(index,) for index in order]
+            return alone(order)
         rows = pack(order, self._lengths, self._config.row_length)
-        return [rows[index] for index in random.permutation(len(rows))]
+        # The last rows of a chunk are the emptiest: their place must not be always the same.
+        return rows.shuffled(np.random.default_rng((self._config.seed, epoch, inside, PACKING)))
 
 
-def pack(order: Sequence[int], lengths: Sequence[int], row_length: int) -> list[Row]:
-    """Put samples, in the given order, each into the fullest open row that has room."""
-    done: list[Row] = []
-    open_rows: list[tuple[int, list[int]]] = []
-    for index in order:
-        fitting = [row for row in open_rows if row[0] >= lengths[index]]
-        room, row = min(fitting, key=lambda item: item[0], default=(row_length, []))
-        if fitting:
-            open_rows.remove((room, row))
-        row.append(index)
-        open_rows.append((room - lengths[index], row))
-        if len(open_rows) > OPEN_ROWS:
-            fullest = min(open_rows, key=lambda item: item[0])
-            open_rows.remove(fullest)
-            done.append(tuple(fullest[1]))
-    return done + [tuple(row) for _, row in open_rows]
+def _counts(samples: Sequence[Sample]) -> tuple[Numbers, Numbers]:
+    if isinstance(samples, Counted):
+        return samples.lengths, samples.targets
+    lengths = np.array([len(sample.ids) for sample in samples], dtype=np.int64)
+    return lengths, np.array([sample.supervised[1:].sum() for sample in samples], dtype=np.int64)
+
+
+def _hash(samples: Iterable[Sample]) -> str:
+    digest = hashlib.sha256()
+    for sample in samples:
+        digest.update(len(sample.ids).to_bytes(8, "little") + sample.ids.tobytes() + sample.supervised.tobytes())
+    return digest.hexdigest()
 
 
 def collate(rows: Sequence[Sequence[Sample]]) -> Batch:
