@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trackbed.validate import MIB, Context, deep, deep_compute, deep_ring, deep_storage
+from trackbed.validate import MIB, Context
+from trackbed.validate.deep import checks, compute, storage
+from trackbed.validate.deep import ring as deep_ring
 
 REPEATS = 5
 
@@ -27,9 +29,9 @@ def main() -> None:
         context = Context(output=Path(folder), level="deep")
         # First: forked ranks and threads of OpenMP do not go together.
         ring = medians(deep_ring.measure_gloo(context))
-        busy = [deep.measure_idle(context)["busy"]]
+        busy = [checks.measure_idle(context)["busy"]]
         rows = [*computing(context, ring), *storing(context, Path(folder))]
-        busy.append(deep.measure_idle(context)["busy"])
+        busy.append(checks.measure_idle(context)["busy"])
     lines = ["| figure | peer in the same run | ratio |", "|---|---|---|"]
     lines += [f"| {name} | {peer} | {ratio:.2f} |" for name, peer, ratio in rows]
     sys.stdout.write(
@@ -42,10 +44,8 @@ def medians(measured: dict[str, Any]) -> dict[str, float]:
 
 
 def computing(context: Context, ring: dict[str, float]) -> list[tuple[str, str, float]]:
-    memory, products = (
-        medians(measure(context)) for measure in (deep_compute.measure_memory, deep_compute.measure_products)
-    )
-    images = medians(deep_compute.measure_decode(context))["images"]
+    memory, products = (medians(measure(context)) for measure in (compute.measure_memory, compute.measure_products))
+    images = medians(compute.measure_decode(context))["images"]
     return [
         ("torch copy, all threads", "NumPy copy, one thread", memory["copy"] / numpy_copy()),
         ("torch triad", "torch copy", memory["triad"] / memory["copy"]),
@@ -57,9 +57,9 @@ def computing(context: Context, ring: dict[str, float]) -> list[tuple[str, str, 
 
 
 def storing(context: Context, folder: Path) -> list[tuple[str, str, float]]:
-    write = medians(deep_storage.measure_write(context))["write"]
-    read = medians(deep_storage.measure_read(context))["read"]
-    small = medians(deep_storage.measure_small_reads(context))
+    write = medians(storage.measure_write(context))["write"]
+    read = medians(storage.measure_read(context))["read"]
+    small = medians(storage.measure_small_reads(context))
     lazy, cached = in_memory(folder / "peer")
     return [
         ("checkpoint write, on the disk", "write into the page cache", write / lazy),
@@ -82,7 +82,7 @@ def numpy_copy() -> float:
     """GB/s, reads and writes counted as in the check."""
     import numpy as np
 
-    size = deep_compute.MEMORY_BYTES
+    size = compute.MEMORY_BYTES
     source, target = np.ones(size // 4, np.float32), np.zeros(size // 4, np.float32)
     return rate(2 * size / 1e9, lambda: np.copyto(target, source))
 
@@ -91,26 +91,26 @@ def pillow() -> float:
     """Images a second of the same JPEG."""
     from PIL import Image
 
-    encoded = deep_compute.photograph()
+    encoded = compute.photograph()
     return rate(20, lambda: [Image.open(io.BytesIO(encoded)).convert("RGB") for _ in range(20)])
 
 
 def in_memory(path: Path) -> tuple[float, float]:
     """MiB/s of writing without waiting for the disk, and of reading what is still in memory."""
-    chunk = bytes(deep_storage.CHUNK)
+    chunk = bytes(storage.CHUNK)
 
     def write() -> None:
         with path.open("wb", buffering=0) as file:
-            for _ in range(deep_storage.BYTES // len(chunk)):
+            for _ in range(storage.BYTES // len(chunk)):
                 file.write(chunk)
 
     def read() -> None:
-        buffer = bytearray(deep_storage.CHUNK)
+        buffer = bytearray(storage.CHUNK)
         with path.open("rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass
 
-    size = deep_storage.BYTES / MIB
+    size = storage.BYTES / MIB
     return rate(size, write), rate(size, read)
 
 

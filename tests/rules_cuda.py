@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from hardware_fixtures import fixture, snapshot
-from trackbed.validate.cuda_libraries import loaded
+from trackbed.validate.hardware.cuda_libraries import loaded
 
 OWN = {
     "libnccl.so.2": "/opt/env/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2",

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from trackbed.validate import GIB, MIB
-from trackbed.validate.leftovers import Leftover
-from trackbed.validate.scan import Fault, Scan
-from trackbed.validate.storage import Commit
+from trackbed.validate.data.leftovers import Leftover
+from trackbed.validate.data.scan import Fault, Scan
+from trackbed.validate.machine.storage import Commit
 
 INF, NAN = float("inf"), float("nan")
 

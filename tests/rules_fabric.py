@@ -7,8 +7,8 @@ from typing import Any
 
 from hardware_fixtures import everywhere, fixture, snapshot
 from trackbed.validate import baseline
-from trackbed.validate.fabric import copies
-from trackbed.validate.hardware import Ran
+from trackbed.validate.hardware.fabric import copies
+from trackbed.validate.hardware.shared import Ran
 
 DONE = {"state": 3, "status": 0, "domain": False}
 EXPECT = {"rdma": {"rates_gbit_s": [400.0]}}

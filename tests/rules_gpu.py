@@ -7,8 +7,8 @@ from typing import Any
 
 from hardware_fixtures import everywhere, fixture, snapshot, with_field
 from trackbed.validate import MIB
-from trackbed.validate.gpu_events import normalised
-from trackbed.validate.hardware import Ran
+from trackbed.validate.hardware.gpu_events import normalised
+from trackbed.validate.hardware.shared import Ran
 
 EXPECT = {"gpu": {"count": 2}}
 

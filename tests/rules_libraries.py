@@ -7,9 +7,9 @@ from typing import Any
 
 from hardware_fixtures import fixture
 from trackbed.validate import baseline
-from trackbed.validate.gdrcopy import sanity
-from trackbed.validate.hardware import Ran
-from trackbed.validate.nccl_runs import parse_log, tests
+from trackbed.validate.hardware.gdrcopy import sanity
+from trackbed.validate.hardware.nccl_runs import parse_log, tests
+from trackbed.validate.hardware.shared import Ran
 
 
 def nccl_log(name: str, *, hcas: tuple[str, ...] = ("mlx5_0",), expect: Any = None) -> dict[str, Any]:

@@ -98,13 +98,13 @@ def _cpu_seconds(*command: str) -> float:
 
 @pytest.mark.parametrize("room", sorted(ALLOWED))
 def test_dependencies_have_one_direction(room: str) -> None:
-    for path in (PACKAGE / room).glob("*.py"):
+    for path in (PACKAGE / room).rglob("*.py"):
         rooms = {name.split(".")[1] for name in imports(path, everywhere=True) if name.startswith("trackbed.")}
         assert rooms <= ALLOWED[room], path
 
 
 def test_submit_never_imports_training_or_torch() -> None:
-    for path in (PACKAGE / "submit").glob("*.py"):
+    for path in (PACKAGE / "submit").rglob("*.py"):
         names = imports(path, everywhere=True)
         assert not {name.split(".")[0] for name in names} & HEAVY, path
         assert not [name for name in names if name.startswith("trackbed.train")], path
@@ -112,7 +112,7 @@ def test_submit_never_imports_training_or_torch() -> None:
 
 @pytest.mark.parametrize("room", ["cli", "submit", "release", "validate"])
 def test_rooms_of_the_submitter_load_nothing_heavy(room: str) -> None:
-    for path in (PACKAGE / room).glob("*.py"):
+    for path in (PACKAGE / room).rglob("*.py"):
         assert not {name.split(".")[0] for name in imports(path, everywhere=False)} & HEAVY, path
 
 

@@ -12,22 +12,13 @@ from typing import Any
 import pytest
 
 from trackbed import folders
-from trackbed.validate import (
-    GIB,
-    MIB,
-    Context,
-    Result,
-    cgroup,
-    comm,
-    data,
-    host,
-    result,
-    runner,
-    stack,
-    storage,
-)
+from trackbed.validate import GIB, MIB, Context, Result, result, runner
 from trackbed.validate.catalogue import CHECKS
-from trackbed.validate.storage import Commit
+from trackbed.validate.data import dali
+from trackbed.validate.machine import cgroup, host, storage
+from trackbed.validate.machine.storage import Commit
+from trackbed.validate.network import comm
+from trackbed.validate.stack import versions
 from validate_rules import RULES as FIRST
 from validate_rules import alive, check, cpus, drift, row
 
@@ -71,20 +62,20 @@ def test_every_check_has_a_rule_tested_with_good_bad_and_unreadable_input() -> N
     ],
 )
 def test_requirements(version: str, requirement: str, met: bool) -> None:
-    assert stack.meets(version, requirement) is met
+    assert versions.meets(version, requirement) is met
 
 
 def test_remedies_say_the_number_or_the_package_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRACKBED_RELEASE", raising=False)
     assert "OMP_NUM_THREADS=3" in host.judge_cpus(cpus(reported=8, affinity=8, cpuset=8, quota=6.5)).remedy
     assert "ulimit -n 524288" in host.judge_open_files({"soft": 1024, "hard": 524288}).remedy
-    assert "uv pip install part==1.0" in stack.judge_drift(drift(row("drift"))).remedy
+    assert "uv pip install part==1.0" in versions.judge_drift(drift(row("drift"))).remedy
     assert str(os.getuid()) in storage.judge_commit(Commit(folder="f", step="write", error="EACCES")).remedy
     monkeypatch.setenv("TRACKBED_RELEASE", "26.11")
     installs = "pip install 'part==1.0', or start a fresh container"
-    assert stack.judge_drift(drift(row("drift"), row("drift"))).remedy == installs
+    assert versions.judge_drift(drift(row("drift"), row("drift"))).remedy == installs
     declared = drift(row("drift", note="the image declares PART=9"))
-    assert "with no version set by -e" in stack.judge_drift(declared).remedy
+    assert "with no version set by -e" in versions.judge_drift(declared).remedy
 
 
 @pytest.mark.parametrize(
@@ -101,13 +92,13 @@ def test_remedies_say_the_number_or_the_package_to_use(monkeypatch: pytest.Monke
 def test_a_module_that_is_not_installed_is_told_from_one_that_lacks_something(
     module: str, error: str, gone: bool
 ) -> None:
-    assert stack.gone(module, error) is gone
+    assert versions.gone(module, error) is gone
 
 
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> Context:
     """A release of modules that exist only here: TOML for each one, and its source."""
     tmp_path.mkdir()
-    stack._loaded.cache_clear()
+    versions._loaded.cache_clear()
     text = 'name = "x"\nsummary = "x"\nbase_image = "x"\n'
     for name, source in modules.items():
         (tmp_path / f"trackbed_{name}.py").write_text(source)
@@ -123,13 +114,13 @@ def test_one_of_drift_and_imports_speaks(tmp_path: Path, monkeypatch: pytest.Mon
     """A version that moved speaks, also for what breaks by it; with all versions right, the import that breaks does."""
     breaks = "import trackbed_one\nraise TypeError('needs another one')"
     here = parts(tmp_path / "a", monkeypatch, one="__version__ = '2.0'", two=breaks)
-    drifted = stack.judge_drift(stack.measure_drift(here))
-    imported = stack.judge_imports(stack.measure_imports(here))
+    drifted = versions.judge_drift(versions.measure_drift(here))
+    imported = versions.judge_imports(versions.measure_imports(here))
     assert (drifted.status, drifted.observed) == ("fail", "one: 2.0 is loaded, the release wants 1.0")
     assert (imported.status, "trackbed_two, in order: TypeError" in imported.observed) == ("skip", True)
     here = parts(tmp_path / "b", monkeypatch, one="__version__ = '1.0'", two=breaks)
-    drifted = stack.judge_drift(stack.measure_drift(here))
-    imported = stack.judge_imports(stack.measure_imports(here))
+    drifted = versions.judge_drift(versions.measure_drift(here))
+    imported = versions.judge_imports(versions.measure_imports(here))
     assert (drifted.status, drifted.observed) == ("skip", "two: the import breaks")
     assert (imported.status, "trackbed_two, in order: TypeError" in imported.observed) == ("fail", True)
 
@@ -259,13 +250,13 @@ def test_bytes_that_changed_on_disk_are_seen(tmp_path: Path, monkeypatch: pytest
 def test_a_dali_step_that_does_other_work_than_the_reference_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data, "_normalise", lambda pixels: data_reference(pixels)[:, :, ::-1])
-    outcome = data.judge_dali(data.measure_dali(Context(output=tmp_path)))
+    monkeypatch.setattr(dali, "_normalise", lambda pixels: data_reference(pixels)[:, :, ::-1])
+    outcome = dali.judge_dali(dali.measure_dali(Context(output=tmp_path)))
     assert outcome.status == "fail"
     assert "normalise" in outcome.remedy
 
 
-data_reference = data._normalise
+data_reference = dali._normalise
 
 
 def test_mpi_without_mpirun_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

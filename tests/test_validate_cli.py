@@ -14,8 +14,9 @@ import pytest
 
 from conftest import ROOT, Command
 from test_validate_render import mistakes, parsed
-from trackbed.validate import DOCS, Outcome, Result, result, slurm
+from trackbed.validate import DOCS, Outcome, Result, result
 from trackbed.validate.catalogue import CHECKS
+from trackbed.validate.site import slurm
 from validate_rules import check
 
 FAKE = ROOT / "tests" / "fixtures" / "slurm"

@@ -18,21 +18,11 @@ from typing import Any
 import pytest
 
 from trackbed import release
-from trackbed.validate import (
-    Context,
-    Outcome,
-    cgroup,
-    container,
-    host,
-    kernel,
-    limits,
-    packages,
-    result,
-    seccomp,
-    writable,
-)
-from trackbed.validate.mounts import mount_of
+from trackbed.validate import Context, Outcome, result
+from trackbed.validate.machine import cgroup, container, host, kernel, limits, seccomp, writable
+from trackbed.validate.machine.mounts import mount_of
 from trackbed.validate.redact import redact
+from trackbed.validate.stack import packages
 from validate_rules import check
 
 OVERLAY = "100 58 0:41 / / rw - overlay overlay rw,lowerdir=/l\n"

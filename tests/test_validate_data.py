@@ -16,26 +16,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from trackbed.validate import (
-    GIB,
-    MIB,
-    Context,
-    Level,
-    checkpoints,
-    dali_order,
-    data,
-    datasets,
-    filesystems,
-    leftovers,
-    loader,
-    monitor,
-    monitor_server,
-    storage,
-)
-from trackbed.validate.images import scan_images
-from trackbed.validate.jsonl import scan_jsonl
-from trackbed.validate.leftovers import Leftover
-from trackbed.validate.scan import judge
+from trackbed.validate import GIB, MIB, Context, Level
+from trackbed.validate.data import checkpoints, dali, dali_order, datasets, leftovers, loader
+from trackbed.validate.data.images import scan_images
+from trackbed.validate.data.jsonl import scan_jsonl
+from trackbed.validate.data.leftovers import Leftover
+from trackbed.validate.data.scan import judge
+from trackbed.validate.machine import filesystems, storage
+from trackbed.validate.stack import monitor, monitor_server
 
 
 def context(folder: Path, level: Level = "node", **expect: Any) -> Context:
@@ -568,7 +556,7 @@ def test_good_images_pass(tmp_path: Path) -> None:
 
 
 def test_bad_images_are_named_by_our_scan_where_dali_names_fewer(tmp_path: Path) -> None:
-    found = data.measure_bad_images(context(tmp_path))
+    found = dali.measure_bad_images(context(tmp_path))
     assert found["named"] == ["empty.jpg", "garbage.jpg", "truncated.jpg"]
     assert found["dali"]["garbage.jpg"]
     assert "garbage.jpg" not in found["dali"]["garbage.jpg"]
@@ -576,11 +564,12 @@ def test_bad_images_are_named_by_our_scan_where_dali_names_fewer(tmp_path: Path)
 
 def test_dalis_package_and_torchs_cuda_are_read_without_importing_them() -> None:
     code = (
-        "import sys; from pathlib import Path; from trackbed.validate import Context, data\n"
-        "found = data.measure_package(Context(output=Path()))\n"
+        "import sys; from pathlib import Path\n"
+        "from trackbed.validate import Context; from trackbed.validate.data import dali\n"
+        "found = dali.measure_package(Context(output=Path()))\n"
         "print(found['dali'], {'torch', 'nvidia.dali'} & set(sys.modules))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(data.__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(dali.__file__).parents[3])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['130'] set()"
 

@@ -18,24 +18,13 @@ from click.testing import CliRunner
 
 from trackbed.cli.validate import fleet as fleet_command
 from trackbed.errors import ValidationError
-from trackbed.validate import (
-    MIB,
-    Context,
-    Outcome,
-    baseline,
-    deep,
-    deep_compute,
-    deep_ring,
-    deep_storage,
-    figures,
-    fleet,
-    fleet_render,
-    result,
-    runner,
-)
+from trackbed.validate import MIB, Context, Outcome, baseline, figures, result, runner
+from trackbed.validate.deep import checks, compute, ring, storage
+from trackbed.validate.report import fleet as fleet_render
+from trackbed.validate.site import fleet
 from validate_rules import check
 
-CHECKS = {each.id: each for each in deep.CHECKS}
+CHECKS = {each.id: each for each in checks.CHECKS}
 
 
 def judged(name: str, tmp_path: Path, **context: Any) -> Outcome:
@@ -76,11 +65,11 @@ def test_figures_survive_evidence_and_garbage_has_none() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that a test can wait for; what is measured stays the same."""
-    monkeypatch.setattr(deep_compute, "MEMORY_BYTES", 8 * MIB)
-    monkeypatch.setattr(deep_compute, "SIDE", 128)
-    monkeypatch.setattr(deep_compute, "SECONDS", 0.05)
+    monkeypatch.setattr(compute, "MEMORY_BYTES", 8 * MIB)
+    monkeypatch.setattr(compute, "SIDE", 128)
+    monkeypatch.setattr(compute, "SECONDS", 0.05)
     for name, value in {"BYTES": 16 * MIB, "CHUNK": 4 * MIB, "ROOM": 32 * MIB, "READS": 50}.items():
-        monkeypatch.setattr(deep_storage, name, value)
+        monkeypatch.setattr(storage, name, value)
 
 
 @pytest.mark.usefixtures("small")
@@ -109,22 +98,24 @@ def test_a_figure_is_measured_and_nothing_is_left(name: str, names: set[str], un
 def test_all_reduce_is_measured_between_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, as the runner does it: a fork after torch's threads have run may hang."""
     script = (
-        "import json, sys\nfrom pathlib import Path\nfrom trackbed.validate import Context, deep_ring\n"
-        "deep_ring.GLOO_SIZES = (65536, 1048576)\n"
-        "print(json.dumps(deep_ring.measure_gloo(Context(output=Path('.')))))"
+        "import json; from pathlib import Path\n"
+        "from trackbed.validate import Context; from trackbed.validate.deep import ring\n"
+        "ring.GLOO_SIZES = (65536, 1048576)\n"
+        "print(json.dumps(ring.measure_gloo(Context(output=Path('.')))))"
     )
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     measured = json.loads(done.stdout.splitlines()[-1])
     assert set(measured["figures"]) == {"64 KiB", "1 MiB"}
-    assert all(len(row["runs"]) == deep_ring.SMALL_REPEATS for row in measured["figures"].values())
+    assert all(len(row["runs"]) == ring.SMALL_REPEATS for row in measured["figures"].values())
 
 
 def test_a_busy_machine_is_seen_and_the_checks_beside_are_waited_for(tmp_path: Path) -> None:
-    sibling = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)", deep.RUNNER])
+    sibling = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)", checks.RUNNER])
     script = (
-        "import json, time\nfrom pathlib import Path\nfrom trackbed.validate import Context, deep\n"
-        "started = time.monotonic(); deep.measure_idle(Context(output=Path('.')))\n"
+        "import time; from pathlib import Path\n"
+        "from trackbed.validate import Context; from trackbed.validate.deep import checks\n"
+        "started = time.monotonic(); checks.measure_idle(Context(output=Path('.')))\n"
         "print(time.monotonic() - started)"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(runner.__file__).parents[2])}
@@ -136,7 +127,7 @@ def test_a_busy_machine_is_seen_and_the_checks_beside_are_waited_for(tmp_path: P
     assert 2.0 < float(done.stdout) < 60
     spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        idle = deep.measure_idle(Context(output=tmp_path))
+        idle = checks.measure_idle(Context(output=tmp_path))
     finally:
         spinning.kill()
         spinning.wait()
@@ -151,7 +142,7 @@ def test_a_folder_without_room_or_rights_is_a_skip_with_the_reason(
     outcome = judged("deep.checkpoint-read", tmp_path)
     assert (outcome.status, "EEXIST" in outcome.observed) == ("skip", True)
     (tmp_path / "runs").unlink()
-    monkeypatch.setattr(deep_storage, "ROOM", 1 << 60)
+    monkeypatch.setattr(storage, "ROOM", 1 << 60)
     outcome = judged("deep.checkpoint-write", tmp_path)
     assert outcome.status == "skip"
     assert "measuring needs" in outcome.observed
@@ -178,15 +169,15 @@ def test_threads_are_the_cpus_that_may_be_used(
     affinity: set[int], cpuset: int | None, quota: float, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: affinity)
-    limits = deep_compute.cgroup.Limits(cpu_quota=quota, cpuset=cpuset, memory=1.0, oom_kills=0)
-    monkeypatch.setattr(deep_compute.cgroup, "limits", lambda: limits)
-    assert deep_compute.threads() == wanted
+    limits = compute.cgroup.Limits(cpu_quota=quota, cpuset=cpuset, memory=1.0, oom_kills=0)
+    monkeypatch.setattr(compute.cgroup, "limits", lambda: limits)
+    assert compute.threads() == wanted
 
 
 def test_quantiles() -> None:
     values = [float(each) for each in range(100, 0, -1)]
-    assert (deep_storage.quantile(values, 0.50), deep_storage.quantile(values, 0.99)) == (51.0, 100.0)
-    assert deep_storage.quantile([7.0], 0.99) == 7.0
+    assert (storage.quantile(values, 0.50), storage.quantile(values, 0.99)) == (51.0, 100.0)
+    assert storage.quantile([7.0], 0.99) == 7.0
 
 
 # --- baselines ---

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from trackbed.errors import TrackbedError
-from trackbed.validate import Context, deepspeed, deepspeed_ops
+from trackbed.validate import Context
+from trackbed.validate.stack import deepspeed, deepspeed_ops
 
 HERE = Context(output=Path())
 

@@ -10,7 +10,9 @@ import psutil
 import pytest
 
 from trackbed.errors import ValidationError
-from trackbed.validate import GIB, Context, expect, expectations, learn, nvml
+from trackbed.validate import GIB, Context
+from trackbed.validate.hardware import nvml
+from trackbed.validate.site import expect, expectations, learn
 
 GOOD = """
 schema_version = 1

@@ -22,9 +22,9 @@ import rules_gpu
 import rules_libraries
 from conftest import ROOT
 from hardware_fixtures import fixture, snapshot, tree, write
-from trackbed.validate import (
-    Check,
-    Context,
+from trackbed.validate import Check, Context, runner
+from trackbed.validate.catalogue import CHECKS
+from trackbed.validate.hardware import (
     cuda,
     cuda_container,
     cuda_libraries,
@@ -34,17 +34,15 @@ from trackbed.validate import (
     gpu,
     gpu_decode,
     gpu_events,
-    hardware,
     kernel_log,
     nccl_runs,
     nvml,
     rdma,
     rdma_links,
-    runner,
+    shared,
     tensorrt,
 )
-from trackbed.validate.catalogue import CHECKS
-from trackbed.validate.hardware import Ran
+from trackbed.validate.hardware.shared import Ran
 
 FAMILIES = (cuda, gpu, fabric, rdma, nccl_runs, gdrcopy, tensorrt)
 MINE: dict[str, Check] = {check.id: check for family in FAMILIES for check in family.CHECKS}
@@ -102,7 +100,7 @@ def test_what_is_not_there_is_skipped_with_its_reason(name: str, measured: Any, 
 def test_every_hardware_check_passes_on_why_there_is_nothing(name: str) -> None:
     if name == "cuda.visible-devices":
         return  # it judges the absence itself
-    outcome = MINE[name].judge(hardware.absent("no such thing here"))
+    outcome = MINE[name].judge(shared.absent("no such thing here"))
     assert (outcome.status, outcome.observed) == ("skip", "no such thing here")
 
 
@@ -116,7 +114,7 @@ def test_every_hardware_check_says_what_it_is_for() -> None:
 
 
 def test_without_a_gpu_each_skips_for_real_and_in_little_time(context: Context) -> None:
-    if not hardware.missing():
+    if not shared.missing():
         pytest.skip("this machine has a GPU: the checks judge it instead")
     cheap = {check.id for check in MINE.values() if check.child == "hardware" and "node" in check.levels}
     assert len(cheap) > 30
@@ -145,15 +143,15 @@ def test_without_a_gpu_each_skips_for_real_and_in_little_time(context: Context) 
 )
 def test_the_driver_says_version_and_flavour(tmp_path: Path, name: str, version: str, flavour: str) -> None:
     write(tmp_path / "proc/driver/nvidia/version", fixture(f"cuda/{name}"))
-    assert hardware.driver(tmp_path) == {"version": version, "flavour": flavour}
+    assert shared.driver(tmp_path) == {"version": version, "flavour": flavour}
 
 
 def test_why_no_gpu_can_be_used(tmp_path: Path, node: Path) -> None:
-    assert hardware.missing(tmp_path) == hardware.NO_DRIVER
+    assert shared.missing(tmp_path) == shared.NO_DRIVER
     write(tmp_path / "proc/driver/nvidia/version", fixture("cuda/version-open.txt"))
-    assert hardware.missing(tmp_path) == hardware.NO_DEVICE
-    assert hardware.missing(node) == ""
-    assert hardware.missing(write(tmp_path / "wsl/dev/dxg", "").parents[1]) == ""
+    assert shared.missing(tmp_path) == shared.NO_DEVICE
+    assert shared.missing(node) == ""
+    assert shared.missing(write(tmp_path / "wsl/dev/dxg", "").parents[1]) == ""
 
 
 def test_the_driver_is_held_against_the_release(context: Context, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +303,7 @@ def test_an_nvidia_ml_py_without_a_function_reports_none() -> None:
 
 
 def test_the_child_asks_the_real_nvml_and_libcuda(monkeypatch: pytest.MonkeyPatch, node: Path) -> None:
-    if not hardware.missing():
+    if not shared.missing():
         pytest.skip("this machine has a GPU: NVML is there")
     found = nvml.snapshot(node)
     assert "Not Found" in found["error"]
@@ -315,7 +313,7 @@ def test_the_child_asks_the_real_nvml_and_libcuda(monkeypatch: pytest.MonkeyPatc
 
 def test_a_driver_that_hangs_is_late_in_both(node: Path, monkeypatch: pytest.MonkeyPatch, context: Context) -> None:
     hang = ["sh", "-c", 'echo \'{"nvml": {"gpus": []}}\'; exec sleep 600']
-    monkeypatch.setattr(nvml, "run", lambda command, seconds: hardware.run(hang, 0.5))
+    monkeypatch.setattr(nvml, "run", lambda command, seconds: shared.run(hang, 0.5))
     assert nvml.snapshot(node) == {"gpus": []}
     assert nvml.libcuda(node) == {"late": nvml.SECONDS}
     assert cuda.judge_libcuda(cuda.measure_libcuda(context, node)).status == "fail"
@@ -335,10 +333,10 @@ def test_ranks_and_expectations_reach_the_gpu_rules(node: Path, monkeypatch: pyt
 
 
 def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    done = hardware.run(["sh", "-c", "echo begun; exec sleep 600"], 0.3)
+    done = shared.run(["sh", "-c", "echo begun; exec sleep 600"], 0.3)
     assert (done.code, done.output, done.error) == (None, "begun\n", "late")
-    assert hardware.run(["sh", "-c", "echo no >&2; exit 7"], 10) == Ran(code=7, output="no\n")
-    assert hardware.run([str(tmp_path / "none")], 10).error.endswith("No such file or directory")
+    assert shared.run(["sh", "-c", "echo no >&2; exit 7"], 10) == Ran(code=7, output="no\n")
+    assert shared.run([str(tmp_path / "none")], 10).error.endswith("No such file or directory")
 
 
 def test_dcgm_is_called_when_it_is_there(context: Context, node: Path, program: Callable[[str, str], Path]) -> None:
@@ -549,7 +547,7 @@ def test_counters_that_grow_are_seen(context: Context, tmp_path: Path, monkeypat
     monkeypatch.setattr(rdma_links.time, "sleep", lambda seconds: counter.write_text("9\n"))
     outcome = rdma_links.judge_errors(rdma_links.measure_errors(context, root))
     assert (outcome.status, outcome.observed) == ("warn", "mlx5_0/1 symbol_error +9")
-    assert rdma_links.measure_errors(context, tmp_path / "none") == {"absent": hardware.NO_RDMA}
+    assert rdma_links.measure_errors(context, tmp_path / "none") == {"absent": shared.NO_RDMA}
 
 
 def test_a_loaded_peermem_is_no_proof(context: Context, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +561,7 @@ def test_a_loaded_peermem_is_no_proof(context: Context, node: Path, monkeypatch:
     monkeypatch.setattr(nvml, "libcuda", lambda root: {"code": 0, "dma_buf": True})
     assert rdma.judge_gpudirect(rdma.measure_gpudirect(context, node)).status == "pass"
     shutil.rmtree(node / "sys/class/infiniband")
-    assert rdma.measure_gpudirect(context, node) == {"absent": hardware.NO_RDMA}
+    assert rdma.measure_gpudirect(context, node) == {"absent": shared.NO_RDMA}
 
 
 # --- libraries ---
@@ -581,7 +579,7 @@ def in_child(source: str, **environment: str) -> Any:
 
 MEASURE = (
     "import json, pathlib\n"
-    "from trackbed.validate import Context, cuda_libraries as libraries\n"
+    "from trackbed.validate import Context\nfrom trackbed.validate.hardware import cuda_libraries as libraries\n"
     "found = libraries.measure_loaded_libraries(Context(output=pathlib.Path('.')))\n"
     "print(json.dumps([found, vars(libraries.judge_loaded_libraries(found))]))"
 )
@@ -701,7 +699,7 @@ def test_gdrcopys_driver_is_read_where_the_kernel_shows_it(
     assert gdrcopy.measure_driver(context, node)["node"] == -1
     assert gdrcopy._major(Path("/dev/null")) == 1
     assert gdrcopy.judge_match(gdrcopy.measure_match(context, node)).status == "pass"
-    monkeypatch.setattr(gdrcopy, "library", lambda context: hardware.absent("not installed"))
+    monkeypatch.setattr(gdrcopy, "library", lambda context: shared.absent("not installed"))
     assert gdrcopy.measure_driver(context, node) == {"absent": "not installed"}
 
 
@@ -722,7 +720,7 @@ def test_gdrcopys_own_version_function_is_called(
     source = write(tmp_path / "gdr.c", "void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 5; }\n")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "libgdrapi.so.2", source], check=True)
     source_code = (
-        "import json, pathlib\nfrom trackbed.validate import Context, gdrcopy\n"
+        "import json, pathlib\nfrom trackbed.validate import Context\nfrom trackbed.validate.hardware import gdrcopy\n"
         "found = gdrcopy.library(Context(output=pathlib.Path('.'), release='26.11'))\n"
         "print(json.dumps([found, gdrcopy.judge_library(found).status]))"
     )
@@ -738,7 +736,7 @@ def test_a_tensorrt_that_kills_its_process_is_a_failure(tmp_path: Path) -> None:
     source = write(tmp_path / "trt.c", "#include <stdlib.h>\nint getInferLibVersion(void) { abort(); }\n")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "libnvinfer.so.11", source], check=True)
     source_code = (
-        "import json, pathlib\nfrom trackbed.validate import Context, tensorrt\n"
+        "import json, pathlib\nfrom trackbed.validate import Context\nfrom trackbed.validate.hardware import tensorrt\n"
         "found = tensorrt.measure_library(Context(output=pathlib.Path('.'), release='26.11'))\n"
         "print(json.dumps([found, vars(tensorrt.judge_library(found))]))"
     )

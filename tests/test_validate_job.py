@@ -20,8 +20,8 @@ import pytest
 from conftest import environ
 from containers import free_port
 from trackbed.release import load
-from trackbed.validate import job_facts, job_folder, job_ring, job_session, job_wire
-from trackbed.validate.job_place import Place, hosts, place
+from trackbed.validate.job import facts, folder, ring, session, wire
+from trackbed.validate.job.place import Place, hosts, place
 
 SLURM = {"SLURM_JOB_ID": "12345", "SLURM_NNODES": "3", "SLURM_NODEID": "2", "SLURM_JOB_NODELIST": "gpu[08-09],big"}
 BY_HAND = {"MASTER_ADDR": "alpha", "MASTER_PORT": "29501", "NNODES": "2", "NODE_RANK": "1"}
@@ -84,7 +84,7 @@ def test_slurms_short_form_of_names(text: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize(("said", "seconds"), [("", 20.0), ("7", 7.0), ("0", 1.0), ("soon", 20.0)])
 def test_how_long_nodes_wait_can_be_set(said: str, seconds: float) -> None:
-    assert job_session.wait_seconds({job_session.WAIT: said}) == seconds
+    assert session.wait_seconds({session.WAIT: said}) == seconds
 
 
 # --- facts ---
@@ -93,38 +93,38 @@ def test_how_long_nodes_wait_can_be_set(said: str, seconds: float) -> None:
 def test_versions_are_the_loaded_ones_and_the_rest_is_marked(tmp_path: Path) -> None:
     driver = tmp_path / "version"
     driver.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n", "utf-8")
-    found = job_facts.known_versions(load(), driver)
+    found = facts.known_versions(load(), driver)
     import torch
 
     assert found["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert found["nvidia driver"] == "580.95.05"
     assert found["kernel"] == os.uname().release
-    assert not job_facts.harmless("torch")
-    assert job_facts.harmless("kernel")
+    assert not facts.harmless("torch")
+    assert facts.harmless("kernel")
     assert "package psutil" in found or "psutil" in found
-    assert job_facts.known_versions(load(), tmp_path / "none")["nvidia driver"] == "none"
+    assert facts.known_versions(load(), tmp_path / "none")["nvidia driver"] == "none"
 
 
 def test_a_hash_changes_with_any_version() -> None:
-    assert job_facts.digest({"a": "1", "b": "2"}) == job_facts.digest({"b": "2", "a": "1"})
-    assert job_facts.digest({"a": "1"}) != job_facts.digest({"a": "2"})
+    assert facts.digest({"a": "1", "b": "2"}) == facts.digest({"b": "2", "a": "1"})
+    assert facts.digest({"a": "1"}) != facts.digest({"a": "2"})
 
 
 @pytest.mark.parametrize(("said", "shared"), [("", True), ("yes", True), ("no", False), ("0", False), ("False", False)])
 def test_a_folder_that_is_not_meant_to_be_shared_is_said_so(said: str, shared: bool) -> None:
-    assert job_facts.is_shared({job_facts.SHARED: said}) is shared
+    assert facts.is_shared({facts.SHARED: said}) is shared
 
 
 # --- doors ---
 
 
 def test_a_door_gives_back_what_it_gets_and_a_closed_one_is_refused() -> None:
-    with job_ring.Door() as door:
+    with ring.Door() as door:
         port = door.addresses(Place(nodes=2, rank=1, address="127.0.0.1"))[0][1]
-        assert job_ring.visit({1: [["127.0.0.1", port]]}) == {}
+        assert ring.visit({1: [["127.0.0.1", port]]}) == {}
         # One of several addresses is enough.
-        assert job_ring.visit({1: [["127.0.0.1", 1], ["127.0.0.1", port]]}) == {}
-    said = job_ring.visit({1: [["127.0.0.1", 1]], 2: []})
+        assert ring.visit({1: [["127.0.0.1", 1], ["127.0.0.1", port]]}) == {}
+    said = ring.visit({1: [["127.0.0.1", 1]], 2: []})
     assert said == {"1": "127.0.0.1 port 1: connection refused", "2": "it has no address"}
 
 
@@ -132,7 +132,7 @@ def test_a_door_gives_back_what_it_gets_and_a_closed_one_is_refused() -> None:
 def test_a_door_that_answers_otherwise_is_no_door(
     answer: bytes | None, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_ring, "EXCHANGE", 0.3)
+    monkeypatch.setattr(ring, "EXCHANGE", 0.3)
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
         def serve() -> None:
@@ -147,14 +147,14 @@ def test_a_door_that_answers_otherwise_is_no_door(
 
         server = threading.Thread(target=serve)
         server.start()
-        said = job_ring.visit({1: [["127.0.0.1", listener.getsockname()[1]]]})
+        said = ring.visit({1: [["127.0.0.1", listener.getsockname()[1]]]})
         server.join(10)
     assert says in said["1"]
 
 
 def test_rates_are_of_a_ring() -> None:
-    assert job_ring.rate(10**9, 1.0, 2) == 1.0
-    assert job_ring.rate(10**9, 0.5, 4) == 3.0
+    assert ring.rate(10**9, 1.0, 2) == 1.0
+    assert ring.rate(10**9, 0.5, 4) == 3.0
 
 
 # --- the wire ---
@@ -164,22 +164,22 @@ def test_rates_are_of_a_ring() -> None:
     ("address", "says"), [("127.0.0.1", "connection refused"), ("nowhere.invalid", "does not resolve")]
 )
 def test_a_node_0_that_is_not_there_is_lost_with_the_reason(address: str, says: str) -> None:
-    with pytest.raises(job_wire.Lost, match=says):
-        job_wire.knock(address, 1, time.monotonic() + 0.2)
+    with pytest.raises(wire.Lost, match=says):
+        wire.knock(address, 1, time.monotonic() + 0.2)
 
 
 def test_what_is_late_is_left_behind() -> None:
     release = threading.Event()
     started = time.monotonic()
     with pytest.raises(TimeoutError, match="no answer"):
-        job_wire.within(0.1, lambda: release.wait(30))
+        wire.within(0.1, lambda: release.wait(30))
     assert time.monotonic() - started < 5
     release.set()
 
 
 def test_a_port_in_use_says_so() -> None:
-    with closing(socket.create_server(("0.0.0.0", 0))) as taken, pytest.raises(job_wire.Lost, match="in use on node 0"):
-        job_wire.Wire(Place(nodes=2, rank=0, address="127.0.0.1", port=taken.getsockname()[1]), 2)
+    with closing(socket.create_server(("0.0.0.0", 0))) as taken, pytest.raises(wire.Lost, match="in use on node 0"):
+        wire.Wire(Place(nodes=2, rank=0, address="127.0.0.1", port=taken.getsockname()[1]), 2)
 
 
 # --- the folder ---
@@ -187,7 +187,7 @@ def test_a_port_in_use_says_so() -> None:
 
 def test_a_folder_that_is_one_is_seen_both_ways_and_left_clean(tmp_path: Path) -> None:
     runs = tmp_path / "new" / "runs"
-    with job_folder.Folder(0, runs) as first, job_folder.Folder(1, runs) as second:
+    with folder.Folder(0, runs) as first, folder.Folder(1, runs) as second:
         for each in (first, second):
             each.look({"token": "t"})
         assert first.seen()["seen"] == 0.0
@@ -201,9 +201,9 @@ def test_a_folder_that_is_one_is_seen_both_ways_and_left_clean(tmp_path: Path) -
 def test_folders_that_are_two_and_folders_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_folder, "LIMIT", 0.3)
+    monkeypatch.setattr(folder, "LIMIT", 0.3)
     (tmp_path / "file").write_text("", "utf-8")
-    with job_folder.Folder(0, tmp_path / "file" / "runs") as first, job_folder.Folder(1, tmp_path / "b") as second:
+    with folder.Folder(0, tmp_path / "file" / "runs") as first, folder.Folder(1, tmp_path / "b") as second:
         for each in (first, second):
             each.look({"token": "t"})
         assert first.seen()["error"] == "ENOTDIR"
@@ -216,7 +216,7 @@ RUN = """
 import sys
 from pathlib import Path
 from trackbed.validate import Context, runner
-for done in runner.stream(Context(output=Path(sys.argv[1]), level="job"), "trackbed.validate.job"):
+for done in runner.stream(Context(output=Path(sys.argv[1]), level="job"), "trackbed.validate.job.checks"):
     print(__import__("json").dumps(done.to_dict()), flush=True)
 """
 Start = Callable[..., "subprocess.Popen[str]"]

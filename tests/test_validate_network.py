@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from trackbed.validate import Context, addresses, comm, deep_ring, mpi, mpi_start, nccl_settings, network, ports
+from trackbed.validate import Context
+from trackbed.validate.deep import ring
+from trackbed.validate.network import addresses, comm, interfaces, mpi, mpi_start, nccl_settings, ports
 
 
 def context(folder: Path, **changes: Any) -> Context:
@@ -56,8 +58,8 @@ def test_gloo_is_not_tried_over_an_interface_that_is_not_there(
     assert (bool(said), fault in said) == (bool(fault), True)
     if fault:
         assert comm.judge_gloo(comm.measure_gloo(context(tmp_path))).status == "skip"
-        assert deep_ring.measure_gloo(context(tmp_path))["skip"].startswith(said)
-        named = network.judge_host_name(network.measure_host_name(context(tmp_path)))
+        assert ring.measure_gloo(context(tmp_path))["skip"].startswith(said)
+        named = interfaces.judge_host_name(interfaces.measure_host_name(context(tmp_path)))
         assert (named.status, named.observed) == ("fail", said)
 
 
@@ -112,13 +114,13 @@ def test_nccls_files_come_after_the_environment(tmp_path: Path) -> None:
     )
     (tmp_path / "own.conf").write_text("NCCL_IB_HCA=mlx5_1\nNCCL_ALGO=Ring\n")
     environment = {"NCCL_CONF_FILE": "/own.conf", "NCCL_ALGO": "Tree"}
-    found = network.measure_nccl_variables(context(tmp_path), tmp_path, environment)["settings"]
+    found = interfaces.measure_nccl_variables(context(tmp_path), tmp_path, environment)["settings"]
     values = {name: value for name, (value, _) in found.items()}
     assert values["NCCL_SOCKET_IFNAME"] == "=ens1"
     assert values["NCCL_IB_HCA"] == "mlx5_1"
     assert values["NCCL_ALGO"] == "Tree"
     assert not {"NCCL_DEBUG", "NCCL_SET", "OTHER"} & set(values)
-    chosen = network.measure_nccl_interface(context(tmp_path), tmp_path, environment)
+    chosen = interfaces.measure_nccl_interface(context(tmp_path), tmp_path, environment)
     assert (chosen["wanted"], chosen["origin"]) == ("=ens1", str(tmp_path / "etc/nccl.conf"))
 
 
@@ -138,10 +140,10 @@ def test_a_plug_ins_name_is_not_taken_for_a_misspelt_one() -> None:
 
 
 def test_this_hosts_name_is_really_resolved(tmp_path: Path) -> None:
-    found = network.measure_host_name(context(tmp_path), {"GLOO_SOCKET_IFNAME": "lo"})
+    found = interfaces.measure_host_name(context(tmp_path), {"GLOO_SOCKET_IFNAME": "lo"})
     assert found["name"] == socket.gethostname()
     assert (found["wanted"], found["nodes"]) == ("lo", 1)
-    assert network.judge_host_name(found).status == "pass"
+    assert interfaces.judge_host_name(found).status == "pass"
 
 
 # --- ports ---

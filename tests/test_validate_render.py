@@ -16,22 +16,10 @@ import pytest
 from rich.console import Console
 
 from conftest import ROOT
-from trackbed.validate import (
-    DOCS,
-    Check,
-    Outcome,
-    Result,
-    Status,
-    render,
-    render_docs,
-    render_html,
-    render_junit,
-    render_prometheus,
-    result,
-    schema,
-)
+from trackbed.validate import DOCS, Check, Outcome, Result, Status, result
 from trackbed.validate.catalogue import CHECKS
-from trackbed.validate.report import Report, report
+from trackbed.validate.report import docs, html, junit, prometheus, schema, screen
+from trackbed.validate.report.record import Report, report
 
 WHEN = 1796035323.25  # 2026-11-30T10:42:03Z
 SECRET = "hf-0123456789abcdef"
@@ -58,7 +46,7 @@ ALL = of(*(made(status, f"host.{status}", observed=f"{status} seen") for status 
 
 def text_of(validation: Report, *, width: int = 80, verbose: bool = False) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(render.as_text(validation, verbose=verbose))
+    console.print(screen.as_text(validation, verbose=verbose))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -134,19 +122,19 @@ def test_brackets_in_what_was_seen_are_not_markup() -> None:
 def test_a_fixture_is_never_shown_as_this_machine() -> None:
     fixture = of(made("fail", source="fixture"))
     assert "recorded fixture" in text_of(fixture)
-    assert "recorded fixture" in render_junit.to_junit(fixture)
-    assert "recorded fixture" in render_html.to_html(fixture)
+    assert "recorded fixture" in junit.to_junit(fixture)
+    assert "recorded fixture" in html.to_html(fixture)
 
 
 def test_nothing_checked_is_said() -> None:
     assert text_of(of()) == "release 26.11 on h: nothing was checked\n"
-    assert render_html.verdict(of()) == "Nothing was checked"
-    assert "<svg" in render_html.to_html(of())
+    assert html.verdict(of()) == "Nothing was checked"
+    assert "<svg" in html.to_html(of())
 
 
 def test_text_as_the_submitter_prints_it() -> None:
     console = Console(file=io.StringIO(), width=80)
-    console.print(render.to_text(ALL.results, release="26.11", host="h"))
+    console.print(screen.to_text(ALL.results, release="26.11", host="h"))
     assert console.file.getvalue() == text_of(ALL)  # type: ignore[attr-defined]
 
 
@@ -158,9 +146,9 @@ def test_no_format_tells_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Result.from_dict({**made("fail").to_dict(), "observed": f"got {SECRET}", "evidence": f"x={SECRET}"})
     validation = of(Result.from_dict({**told.to_dict(), "remedy": f"use {SECRET}", "expected": SECRET}))
     texts = [
-        text_of(validation), render.as_json(validation.document()), render_junit.to_junit(validation),
-        render_prometheus.to_prometheus(validation, exit_code=2), render_html.to_html(validation),
-        render.to_json([told], release="26.11", host="h"),
+        text_of(validation), screen.as_json(validation.document()), junit.to_junit(validation),
+        prometheus.to_prometheus(validation, exit_code=2), html.to_html(validation),
+        screen.to_json([told], release="26.11", host="h"),
     ]  # fmt: skip
     assert not [text for text in texts if SECRET in text]
 
@@ -169,7 +157,7 @@ def test_no_format_tells_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_json_document() -> None:
-    document = json.loads(render.to_json([made("pass"), made("fail")], release="26.11", host="h"))
+    document = json.loads(screen.to_json([made("pass"), made("fail")], release="26.11", host="h"))
     assert (document["schema_version"], document["release"], document["host"]) == (1, "26.11", "h")
     assert [done["status"] for done in document["results"]] == ["fail", "pass"]
     assert document["summary"] == {"pass": 1, "warn": 0, "fail": 1, "skip": 0, "error": 0}
@@ -207,7 +195,7 @@ def mistakes(value: Any, wanted: dict[str, Any], root: dict[str, Any], where: st
 
 
 def test_the_schema_describes_the_document() -> None:
-    document = json.loads(render.as_json(ALL.document()))
+    document = json.loads(screen.as_json(ALL.document()))
     assert mistakes(document, schema.schema(), schema.schema()) == []
     assert set(schema.schema()["properties"]) == set(document)
     assert set(schema.schema()["$defs"]["result"]["properties"]) == set(document["results"][0])
@@ -230,7 +218,7 @@ def test_the_schema_describes_the_document() -> None:
     ],
 )
 def test_the_schema_refuses_what_is_not_ours(path: list[Any], value: Any) -> None:
-    document = json.loads(render.as_json(ALL.document()))
+    document = json.loads(screen.as_json(ALL.document()))
     place = document
     for step in path[:-1]:
         place = place[step]
@@ -249,7 +237,7 @@ def test_the_schema_holds_every_check_of_the_catalogue() -> None:
 
 
 def test_junit_has_a_case_a_check_and_counts_that_agree() -> None:
-    root = ElementTree.fromstring(render_junit.to_junit(of(*ALL.results, made("pass", "stack.drift"))))
+    root = ElementTree.fromstring(junit.to_junit(of(*ALL.results, made("pass", "stack.drift"))))
     cases = {case.get("name"): case for case in root.iter("testcase")}
     assert len(cases) == 6
     assert {name: [child.tag for child in case][:1] for name, case in cases.items()} == {
@@ -272,12 +260,12 @@ def test_junit_has_a_case_a_check_and_counts_that_agree() -> None:
 
 
 def test_junit_calls_a_warning_a_failure_only_when_strict() -> None:
-    root = ElementTree.fromstring(render_junit.to_junit(ALL, strict=True))
+    root = ElementTree.fromstring(junit.to_junit(ALL, strict=True))
     assert (root.get("failures"), root.get("errors"), root.get("skipped")) == ("2", "1", "1")
 
 
 def test_junit_of_anything_is_xml() -> None:
-    text = render_junit.to_junit(of(made("fail", observed=NASTY + "\x00\x0b\ud800", evidence=NASTY)))
+    text = junit.to_junit(of(made("fail", observed=NASTY + "\x00\x0b\ud800", evidence=NASTY)))
     case = ElementTree.fromstring(text.encode("utf-8")).find(".//failure")
     assert case is not None
     assert "<c> & \ufffd[31mred" in (case.get("message") or "")
@@ -316,7 +304,7 @@ def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
 
 
 def test_prometheus_has_a_gauge_a_check() -> None:
-    metrics = parsed(render_prometheus.to_prometheus(ALL, exit_code=3))
+    metrics = parsed(prometheus.to_prometheus(ALL, exit_code=3))
     states = {dict(labels)["id"]: value for labels, value in metrics["trackbed_check_status"].items()}
     assert states == {"host.skip": -1, "host.pass": 0, "host.warn": 1, "host.fail": 2, "host.error": 3}
     assert set(metrics["trackbed_check_duration_seconds"].values()) == {0.003}
@@ -329,7 +317,7 @@ def test_prometheus_has_a_gauge_a_check() -> None:
 
 def test_prometheus_escapes_labels() -> None:
     validation = report([made("pass")], release=NASTY, host="a\\", created=WHEN)
-    metrics = parsed(render_prometheus.to_prometheus(validation, exit_code=0))
+    metrics = parsed(prometheus.to_prometheus(validation, exit_code=0))
     ((about, _),) = metrics["trackbed_validation_info"].items()
     read = {name: re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], value) for name, value in about}
     assert (read["release"], read["host"]) == (NASTY, "a\\")
@@ -339,20 +327,20 @@ def test_prometheus_escapes_labels() -> None:
 
 
 def test_the_page_is_one_file_that_asks_the_network_for_nothing() -> None:
-    page = render_html.to_html(ALL)
+    page = html.to_html(ALL)
     assert not re.findall(r"""(?:src|href|action)\s*=|url\(|@import|<script|<link|<iframe|https?:""", page)
 
 
 def test_the_page_escapes_what_it_is_given() -> None:
     attack = "<script>alert(1)</script><img src=x>"
-    page = render_html.to_html(of(made("fail", observed=attack, evidence=attack, remedy=attack, expected=attack)))
+    page = html.to_html(of(made("fail", observed=attack, evidence=attack, remedy=attack, expected=attack)))
     assert "<script" not in page
     assert "<img" not in page
     assert page.count("&lt;script&gt;alert(1)") == 4
 
 
 def test_the_page_has_failures_first_and_every_check() -> None:
-    page = render_html.to_html(ALL, {"host.fail": check("host.fail", why="because of <this>", rule="when")})
+    page = html.to_html(ALL, {"host.fail": check("host.fail", why="because of <this>", rule="when")})
     places = [page.index(f'id="host.{status}"') for status in ("error", "fail", "warn", "skip", "pass")]
     assert places == sorted(places)
     assert "1 could not be checked, 1 failed, 1 to look at" in page
@@ -364,19 +352,19 @@ def test_bars_are_on_one_scale_and_in_order() -> None:
     validation = of(
         made("pass", "a.one", milliseconds=1000), made("fail", "a.two", milliseconds=500), made("pass", "b.one"),
     )  # fmt: skip
-    first, second = render_html.family_bars(validation)
+    first, second = html.family_bars(validation)
     assert (first.words, second.words) == ("1 fail, 1 pass", "1 pass")
     assert [piece.status for piece in first.segments] == ["fail", "pass"]
     assert first.end == pytest.approx(2 * second.end, rel=0.02)
-    longest, half, short = render_html.duration_bars(validation)
+    longest, half, short = html.duration_bars(validation)
     assert (longest.name, half.name, short.name) == ("a.one", "a.two", "b.one")
-    assert longest.segments[0].width == 2 * half.segments[0].width == render_html.BAR
+    assert longest.segments[0].width == 2 * half.segments[0].width == html.BAR
     assert (longest.words, short.segments[0].width) == ("1.00 s", 2.0)
 
 
 def test_only_the_longest_checks_are_drawn() -> None:
-    drawn = render_html.duration_bars(of(*(made("pass", f"a.x{i}", milliseconds=i) for i in range(50))))
-    assert [bar.name for bar in drawn] == [f"a.x{i}" for i in range(49, 49 - render_html.LONGEST, -1)]
+    drawn = html.duration_bars(of(*(made("pass", f"a.x{i}", milliseconds=i) for i in range(50))))
+    assert [bar.name for bar in drawn] == [f"a.x{i}" for i in range(49, 49 - html.LONGEST, -1)]
 
 
 def browser() -> str:
@@ -391,7 +379,7 @@ def test_a_real_browser_opens_the_page(tmp_path: Path, scheme: str) -> None:
     """It must lay it out, both pictures included, without a word on its console."""
     page = tmp_path / "page.html"
     validation = of(*ALL.results, *(made("pass", check.id) for check in CHECKS))
-    page.write_text(render_html.to_html(validation), "utf-8")
+    page.write_text(html.to_html(validation), "utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     options += ["--hide-scrollbars", "--window-size=1200,900", "--enable-logging=stderr"]
     options += [f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}"]
@@ -423,18 +411,18 @@ def test_the_list_counts_checks_by_proof_and_by_level() -> None:
     table = [
         check("a.one", levels=("image", "node")), check("a.two", proof="mixed"), check("b.one", proof="fixture"),
     ]  # fmt: skip
-    lines = render_docs.to_list(table).splitlines()
+    lines = docs.to_list(table).splitlines()
     assert lines[0].split() == ["a.one", "a", "image,node", "real", "a", "title"]
     assert lines[-1] == "3 checks: 1 real, 1 mixed, 1 fixture; by level: image 1, node 3, job 2, deep 2"
 
 
 def test_the_docs_are_rendered_from_the_catalogue() -> None:
     text = (ROOT / DOCS).read_text("utf-8")
-    assert text == render_docs.to_docs(CHECKS), "trackbed validate --docs > docs/checks.md"
+    assert text == docs.to_docs(CHECKS), "trackbed validate --docs > docs/checks.md"
 
 
 def test_every_record_links_to_a_place_in_the_docs() -> None:
-    text = render_docs.to_docs(CHECKS)
+    text = docs.to_docs(CHECKS)
     anchors = re.findall(r'<a id="([^"]+)"></a>', text)
     assert len(set(anchors)) == len(anchors)
     assert {made("pass", check.id).docs for check in CHECKS} == {f"{DOCS}#{anchor}" for anchor in anchors}
@@ -442,6 +430,6 @@ def test_every_record_links_to_a_place_in_the_docs() -> None:
 
 
 def test_prose_in_the_docs_is_not_taken_for_html() -> None:
-    text = render_docs.to_docs([check("a.one", why="when x < 3, `<unk>` is\n  printed", rule="< 4")])
+    text = docs.to_docs([check("a.one", why="when x < 3, `<unk>` is\n  printed", rule="< 4")])
     assert "A title. when x &lt; 3, `<unk>` is printed" in text
     assert "**Rule.** &lt; 4" in text

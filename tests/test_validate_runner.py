@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 import validate_fakes
-from trackbed.validate import Context, Outcome, Result, monitor, result, runner
+from trackbed.validate import Context, Outcome, Result, result, runner
 from trackbed.validate.catalogue import CHECKS
+from trackbed.validate.stack import monitor
 from validate_rules import alive, check
 
 FAKES = "validate_fakes"

@@ -10,13 +10,15 @@ import psutil
 
 from trackbed.release.drift import Row
 from trackbed.release.probe import Found
-from trackbed.validate import GIB, MIB, Check, comm, stack
+from trackbed.validate import GIB, MIB, Check
 from trackbed.validate.catalogue import CHECKS
-from trackbed.validate.comm import Sums
-from trackbed.validate.data import Differences
-from trackbed.validate.monitor import Roundtrip
-from trackbed.validate.stack import Drift, Imports
-from trackbed.validate.storage import Commit
+from trackbed.validate.data.dali import Differences
+from trackbed.validate.machine.storage import Commit
+from trackbed.validate.network import comm
+from trackbed.validate.network.comm import Sums
+from trackbed.validate.stack import versions
+from trackbed.validate.stack.monitor import Roundtrip
+from trackbed.validate.stack.versions import Drift, Imports
 
 NAN, INF = math.nan, math.inf
 
@@ -42,7 +44,7 @@ def drift(*rows: Row, broken: Sequence[str] = ()) -> Drift:
 def imports(
     *, protobuf: str = "7.1.0", backward: str = "", requirement: str = "<8.0.0,>=6.31.1", moved: Sequence[str] = ()
 ) -> Imports:
-    good = {"torch": Found(version="1"), stack.PROTOBUF: Found(version=protobuf)}
+    good = {"torch": Found(version="1"), versions.PROTOBUF: Found(version=protobuf)}
     bad = {**good, "torch": Found(error=backward)}
     return Imports(forward=good, backward=bad, protobuf_requirement=requirement, moved=moved)
 

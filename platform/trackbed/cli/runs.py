@@ -204,10 +204,11 @@ def _send(run: Run, planned: Plan) -> None:
 
 def _must_be_valid(run: Run) -> None:
     from trackbed.submit.run import record_failure
-    from trackbed.validate import render, runner
+    from trackbed.validate import runner
+    from trackbed.validate.report import screen
 
     results = check_machine(run.folder)
-    document = render.to_json(results, release=release_name(), host=runner.host_name())
+    document = screen.to_json(results, release=release_name(), host=runner.host_name())
     (run.folder / "validation.json").write_text(document + "\n", "utf-8")
     bad = [result for result in results if result.status in ("fail", "error")]
     problems = [

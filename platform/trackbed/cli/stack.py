@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 def check_machine(output: Path) -> list[Result]:
     """Run every check of a node and show what came of it, what is good in a line a family."""
-    from trackbed.validate import Context, render, runner
+    from trackbed.validate import Context, runner
+    from trackbed.validate.report import screen
 
     with looks.waiting("checking the machine", quiet=False):
         results = runner.run(Context(output=output))
-    looks.console().print(render.to_text(results, release=release_name(), host=runner.host_name()))
+    looks.console().print(screen.to_text(results, release=release_name(), host=runner.host_name()))
     return results
 
 

@@ -15,7 +15,7 @@ from trackbed.errors import Problem, ValidationError
 
 if TYPE_CHECKING:
     from trackbed.validate import Check, Context, Level
-    from trackbed.validate.report import Report
+    from trackbed.validate.report.record import Report
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 FORMATS = ("json", "junit", "prometheus", "html")
@@ -84,10 +84,12 @@ def validate(**options: Any) -> None:
 
 def _page(asked: Asked) -> str:
     """What needs no check to run; empty when checks are asked for."""
-    from trackbed.validate import render, render_docs, runner, schema
+    from trackbed.validate import runner
+    from trackbed.validate.report import docs as render_docs
+    from trackbed.validate.report import schema, screen
 
     if asked.schema:
-        return render.as_json(schema.schema())
+        return screen.as_json(schema.schema())
     if asked.clean:
         return _clean(asked)
     if asked.docs:
@@ -98,7 +100,8 @@ def _page(asked: Asked) -> str:
 def _clean(asked: Asked) -> str:
     """Remove what storage.leftovers names; what was removed."""
     from trackbed import folders
-    from trackbed.validate import amount, leftovers
+    from trackbed.validate import amount
+    from trackbed.validate.data import leftovers
 
     removed = leftovers.clean(leftovers.find(asked.output or folders.runs()))
     lines = [f"removed {each.path} ({each.kind}, {amount(each.size)})" for each in removed]
@@ -108,7 +111,8 @@ def _clean(asked: Asked) -> str:
 def _validate(asked: Asked) -> int:
     """Run the checks and tell everybody who asked; the exit code."""
     from trackbed.cli.stack import release_name
-    from trackbed.validate import report, runner
+    from trackbed.validate import runner
+    from trackbed.validate.report import record
 
     only = {check.id for check in _chosen(asked)} if asked.only else set()
     _refuse_early(asked)
@@ -116,7 +120,7 @@ def _validate(asked: Asked) -> int:
     with looks.waiting("checking", quiet=asked.quiet):
         results = list(runner.stream(context, only=only))
     code = runner.exit_code(results, strict=asked.strict)
-    validation = report.report(results, release=release_name(), host=runner.host_name(), level=context.level)
+    validation = record.report(results, release=release_name(), host=runner.host_name(), level=context.level)
     _tell(asked, validation, code)
     _slurm(asked, validation)
     _learn(asked, validation, context.output)
@@ -126,7 +130,8 @@ def _validate(asked: Asked) -> int:
 
 def _context(asked: Asked) -> Context:
     from trackbed import folders
-    from trackbed.validate import Context, baseline, expectations
+    from trackbed.validate import Context, baseline
+    from trackbed.validate.site import expectations
 
     expect = expectations.read(asked.expect) if asked.expect else {}
     if asked.data:
@@ -171,7 +176,7 @@ def _no_check(pattern: str, level: str | None, table: tuple[Check, ...]) -> Prob
 def _refuse_early(asked: Asked) -> None:
     """Say before the checks run what could not be written after them."""
     if asked.learn:
-        from trackbed.validate import learn
+        from trackbed.validate.site import learn
 
         learn.must_be_new(asked.learn)
     named = [path for path in (*asked.files.values(), asked.learn, asked.save_baseline) if path and path != STDOUT]
@@ -187,7 +192,7 @@ def _no_folder(path: Path) -> Problem:
 
 def _tell(asked: Asked, validation: Report, code: int) -> None:
     """Files first: a screen that is gone takes nothing with it."""
-    from trackbed.validate import render
+    from trackbed.validate.report import screen
 
     for path, text in _texts(asked, validation, code):
         if path == STDOUT:
@@ -195,7 +200,7 @@ def _tell(asked: Asked, validation: Report, code: int) -> None:
             continue
         _write(path, text)
     if not asked.quiet:
-        looks.console().print(render.as_text(validation, verbose=asked.verbose))
+        looks.console().print(screen.as_text(validation, verbose=asked.verbose))
 
 
 def _write(path: Path, text: str) -> None:
@@ -211,12 +216,14 @@ def _write(path: Path, text: str) -> None:
 
 def _texts(asked: Asked, validation: Report, code: int) -> Iterator[tuple[Path, str]]:
     """Each file that is asked for, with its text."""
-    from trackbed.validate import render, render_html, render_junit, render_prometheus, runner
+    from trackbed.validate import runner
+    from trackbed.validate.report import html as render_html
+    from trackbed.validate.report import junit, prometheus, screen
 
     makers = {
-        "json": lambda: render.as_json(validation.document()) + "\n",
-        "junit": lambda: render_junit.to_junit(validation, strict=asked.strict),
-        "prometheus": lambda: render_prometheus.to_prometheus(validation, exit_code=code),
+        "json": lambda: screen.as_json(validation.document()) + "\n",
+        "junit": lambda: junit.to_junit(validation, strict=asked.strict),
+        "prometheus": lambda: prometheus.to_prometheus(validation, exit_code=code),
         "html": lambda: render_html.to_html(validation, {check.id: check for check in runner.checks()}),
     }
     for name, path in asked.files.items():
@@ -225,7 +232,7 @@ def _texts(asked: Asked, validation: Report, code: int) -> Iterator[tuple[Path, 
 
 def _slurm(asked: Asked, validation: Report) -> None:
     """What was done to the node goes to standard error, where slurmd's log has it; it never changes the verdict."""
-    from trackbed.validate import slurm
+    from trackbed.validate.site import slurm
 
     for wanted, act in ((asked.slurm_drain, slurm.drain), (asked.slurm_resume, slurm.resume)):
         try:
@@ -238,7 +245,7 @@ def _slurm(asked: Asked, validation: Report) -> None:
 
 def _learn(asked: Asked, validation: Report, output: Path) -> None:
     """A node that failed is no example for the others."""
-    from trackbed.validate import learn
+    from trackbed.validate.site import learn
 
     if not asked.learn:
         return
@@ -267,8 +274,8 @@ def fleet(files: tuple[Path, ...], html: Path | None) -> None:
 
     Exit 0 all alike, 1 something is odd, 2 a check failed somewhere, 3 a file is no validation.
     """
-    from trackbed.validate import fleet as nodes
-    from trackbed.validate import fleet_render
+    from trackbed.validate.report import fleet as fleet_render
+    from trackbed.validate.site import fleet as nodes
 
     view = nodes.view(*nodes.read(files))
     if html:

@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from trackbed.validate import (
-    checkpoints,
-    comm,
-    container,
-    cuda,
-    dali_order,
-    data,
-    datasets,
-    deep,
-    deepspeed,
-    deepspeed_ops,
-    expect,
-    fabric,
-    filesystems,
-    gdrcopy,
-    gpu,
-    host,
-    job,
-    kernel,
-    leftovers,
-    limits,
-    loader,
-    monitor,
-    mpi,
-    mpi_start,
-    nccl_runs,
-    network,
-    packages,
-    ports,
-    rdma,
-    seccomp,
-    stack,
-    storage,
-    tensorrt,
-    writable,
-)
+from trackbed.validate.data import checkpoints, dali, dali_order, datasets, leftovers, loader
+from trackbed.validate.deep import checks as deep
+from trackbed.validate.hardware import cuda, fabric, gdrcopy, gpu, nccl_runs, rdma, tensorrt
+from trackbed.validate.job import checks as job
+from trackbed.validate.machine import container, filesystems, host, kernel, limits, seccomp, storage, writable
+from trackbed.validate.network import comm, interfaces, mpi, mpi_start, ports
+from trackbed.validate.site import expect
+from trackbed.validate.stack import deepspeed, deepspeed_ops, monitor, packages, versions
 
 # Deadlines are for a cold disk and a busy machine; warm, what runs at a node's start takes seconds.
 # First: a node that is late keeps the others waiting.
@@ -50,12 +22,12 @@ FAMILIES = (
     packages,
     limits,
     kernel,
-    network,
+    interfaces,
     ports,
     mpi,
     mpi_start,
-    stack,
-    data,
+    versions,
+    dali,
     comm,
     monitor,
     filesystems,

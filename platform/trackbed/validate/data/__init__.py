@@ -1,0 +1,1 @@
+"""What a run reads and resumes from: DALI, loaders, data sets, checkpoints."""

@@ -1,0 +1,1 @@
+"""Benchmarks of an idle machine, against its site's own baseline."""

@@ -1,0 +1,1 @@
+"""The host, the container and the folders: what a process here may use."""

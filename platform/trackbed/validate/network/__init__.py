@@ -1,0 +1,1 @@
+"""The way ranks find each other and talk: interfaces, ports, gloo and MPI."""

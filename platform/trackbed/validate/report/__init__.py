@@ -1,0 +1,1 @@
+"""What came of a validation, in every format."""
