@@ -99,6 +99,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **modules: str) -> Co
     """A release of modules that exist only here: TOML for each one, and its source."""
     tmp_path.mkdir()
     versions._loaded.cache_clear()
+    versions._drift.cache_clear()
     text = 'name = "x"\nsummary = "x"\nbase_image = "x"\n'
     for name, source in modules.items():
         (tmp_path / f"trackbed_{name}.py").write_text(source)

@@ -14,7 +14,8 @@ import pytest
 
 from conftest import ROOT, Command
 from test_validate_render import mistakes, parsed
-from trackbed.validate import DOCS, Outcome, Result, result
+from trackbed.cli.stack import check_machine, release_name
+from trackbed.validate import DOCS, Outcome, Result, result, runner
 from trackbed.validate.catalogue import CHECKS
 from trackbed.validate.site import slurm
 from validate_rules import check
@@ -91,6 +92,25 @@ def test_json_on_the_screen_is_json_alone_and_fits_its_schema(trackbed: Command)
     wanted = json.loads(trackbed("validate", "--schema").stdout)
     assert done.returncode == 0, done.stderr
     assert mistakes(json.loads(done.stdout), wanted, wanted) == []
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_starts_something_expensive_shows_the_checks_as_they_come(
+    terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = [check for check in CHECKS if check.family in ("host", "expect")]
+    monkeypatch.setattr(runner, "checks", lambda *_: tuple(chosen))
+    monkeypatch.setenv("TTY_COMPATIBLE", str(int(terminal)))
+    results = check_machine(tmp_path)
+    assert {each.id for each in results} == {check.id for check in chosen}
+    shown = capsys.readouterr().out
+    judged = [each.id for each in results if each.status != "skip"]
+    bar = re.findall(r"checking the machine .*?(\d+)/(\d+)", shown)
+    assert f"release {release_name()} on " in shown
+    if terminal:
+        assert bar[-1] == (str(len(chosen)), str(len(chosen)))
+    else:
+        assert (bar, [line.split()[1] for line in shown.splitlines()[: len(judged)]]) == ([], judged)
 
 
 def test_only_strict_fails_on_a_warning(trackbed: Command) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +13,40 @@ from trackbed.cli.validate import fleet, validate
 from trackbed.errors import Problem, TrackbedError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from trackbed.validate import Result
 
 
 def check_machine(output: Path) -> list[Result]:
-    """Run every check of a node and show what came of it, what is good in a line a family."""
+    """Run every check of a node, show how far that is, then what came of it, what is good in a line a family."""
     from trackbed.validate import Context, runner
     from trackbed.validate.report import screen
 
-    with looks.waiting("checking the machine", quiet=False):
-        results = runner.run(Context(output=output))
-    looks.console().print(screen.to_text(results, release=release_name(), host=runner.host_name()))
+    console, context = looks.console(), Context(output=output)
+    total = sum(context.level in check.levels for check in runner.checks())
+    with _progress(console, total) as show:
+        results = runner.run(context, on_result=show)
+    console.print(screen.to_text(results, release=release_name(), host=runner.host_name()))
     return results
+
+
+@contextmanager
+def _progress(console: Console, total: int) -> Iterator[Callable[[Result], None]]:
+    """Shows results as they come: a bar on a terminal, elsewhere a line for each check that there was something to."""
+    if not console.is_terminal:
+        yield lambda done: None if done.status == "skip" else console.print(_line(done), markup=False, soft_wrap=True)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("checking the machine", total=total)
+        yield lambda _: bar.advance(task)
+
+
+def _line(done: Result) -> str:
+    return f"{done.status:<5} {done.id:<30} {done.observed}"
 
 
 def release_name() -> str:

@@ -56,10 +56,13 @@ def release_of(context: Context) -> Release:
 
 def measure_drift(context: Context) -> Drift:
     """One row a component."""
-    return _drift(release_of(context))
+    return _drift(context.release or current())
 
 
-def _drift(release: Release) -> Drift:
+@cache
+def _drift(name: str | None) -> Drift:
+    """Once for both checks: it also starts each command that says its version."""
+    release = load(name)
     found = _loaded(tuple(targets(release)))[0]
     modules = [f"{name}." for name, each in _modules(found).items() if each.error and not gone(name, each.error)]
     probed = {part.name: re.sub(r"^(?:import|call):([\w.]+).*", r"\1.", part.probe) for part in components(release)}
@@ -100,7 +103,7 @@ def measure_imports(context: Context) -> Imports:
         backward=_modules(backward),
         protobuf_requirement=_protobuf_requirement(),
         # What only a variable says breaks no import.
-        moved=[row.component for row in _drift(release).moved if not row.note.startswith("the image ")],
+        moved=[row.component for row in measure_drift(context).moved if not row.note.startswith("the image ")],
     )
 
 
