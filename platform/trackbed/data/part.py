@@ -1,0 +1,283 @@
+"""One part of a data set: its lines parsed, encoded and written to one file, committed by rename.
+
+`python -m trackbed.data.part MODEL` is a worker of `trackbed.data.pool`: a task a line on standard input, what came of
+it a line on standard output, until the input ends. It loads the tokenizer and nothing of torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from trackbed import folders
+from trackbed.data import chat, lines
+from trackbed.data.encode import Sample, load_tokenizer, tokenise
+from trackbed.data.fingerprint import changed
+from trackbed.data.formats import Format
+from trackbed.data.turns import Conversation
+from trackbed.errors import DataError, ModelError, Problem, TrackbedError
+
+# Lines, and bytes of them, that are encoded in one call: enough for the call to cost nothing, few enough to hold.
+GROUP = 256
+GROUP_BYTES = lines.MIB
+SMALL_VOCABULARY = 1 << 16
+Arrays = dict[str, npt.NDArray[Any]]
+Line = tuple[int, int, bytes]
+"""A line's number, the byte it begins at, and the line."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Bytes start to end of a file, of which `line` is the first line; lines before `begins` are not looked at."""
+
+    index: int
+    file: int
+    path: str
+    start: int
+    end: int
+    line: int
+    begins: int
+    sha256: str
+    format: str
+    max_length: int
+    too_long: str
+    target: str
+
+
+@dataclass
+class Made:
+    """What came of a part. Of the faults only the first are kept, and all are counted, by id."""
+
+    index: int
+    samples: int = 0
+    tokens: int = 0
+    supervised: int = 0
+    truncated: int = 0
+    dropped: int = 0
+    dtype: str = ""
+    kinds: dict[str, int] = field(default_factory=dict)
+    faults: list[Problem] = field(default_factory=list)
+
+    @property
+    def fault_count(self) -> int:
+        return sum(self.kinds.values())
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Made:
+        values = json.loads(text)
+        return cls(**{**values, "faults": [Problem(**fault) for fault in values["faults"]]})
+
+
+def make(task: Task, tokenizer: Any) -> Made:
+    """Encode a part and write it, unless it has faults. DataError when its bytes are others than they were."""
+    work = _Work(task, tokenizer)
+    for group in _groups(_lines(task)):
+        work.add(group)
+    made = work.result()
+    if not made.faults:
+        with writing(Path(task.target).parent):
+            folders.replace(Path(task.target), _packed({**work.arrays(), "made": _text(made.to_json())}))
+    return made
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Says of an OSError that the cache cannot be written, as DataError (data.cache-write)."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the cache cannot be written: {error.strerror}"
+        remedy = "free some space, or set TRACKBED_CACHE to another disk; what is done is kept for the next try"
+        raise DataError(Problem(id="data.cache-write", where=str(folder), what=what, remedy=remedy)) from error
+
+
+def read(path: Path) -> tuple[Made, Arrays] | None:
+    """A part that was written before: what came of it, and its arrays. None when it is not whole (each array has its
+    checksum)."""
+    try:
+        with np.load(path) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return Made.from_json(arrays.pop("made").tobytes()), arrays
+
+
+class _Work:
+    """Gathers the samples of a part."""
+
+    def __init__(self, task: Task, tokenizer: Any) -> None:
+        small = len(tokenizer) <= SMALL_VOCABULARY
+        self._task, self._tokenizer = task, tokenizer
+        self._made = Made(task.index, dtype="uint16" if small else "uint32")
+        self._kinds: Counter[str] = Counter()
+        self._samples: list[Sample] = []
+        self._ids: list[npt.NDArray[Any]] = []
+        self._supervised: list[npt.NDArray[np.uint8]] = []
+        self._rows: dict[str, list[Any]] = {"lengths": [], "targets": [], "lines": [], "dropped": []}
+
+    def add(self, group: Sequence[Line]) -> None:
+        conversations, places = [], []
+        for number, offset, raw in group:
+            item = self._parse(number, raw)
+            if isinstance(item, Conversation):
+                conversations.append(item)
+                places.append((self._task.file, number, offset))
+            elif item:
+                self._fault([item])
+        for place, sample in zip(places, self._encode(conversations), strict=True):
+            if sample:
+                self._take(sample, place)
+
+    def result(self) -> Made:
+        lengths, made = self._rows["lengths"], self._made
+        made.samples, made.tokens, made.dropped = len(lengths), sum(lengths), len(self._rows["dropped"])
+        made.supervised = sum(int(part.sum()) for part in self._supervised)
+        made.kinds = dict(self._kinds)
+        return made
+
+    def arrays(self) -> Arrays:
+        return {
+            "ids": np.concatenate([np.zeros(0, self._made.dtype), *self._ids]),
+            "supervised": np.concatenate([np.zeros(0, np.uint8), *self._supervised]),
+            "lengths": np.array(self._rows["lengths"], dtype=np.int64),
+            "targets": np.array(self._rows["targets"], dtype=np.int64),
+            "lines": np.array(self._rows["lines"], dtype=np.int64).reshape(-1, 3),
+            "dropped": np.array(self._rows["dropped"], dtype=np.int64).reshape(-1, 3),
+        }
+
+    def _parse(self, number: int, raw: bytes) -> Conversation | Problem | None:
+        if number < self._task.begins or not raw.strip():
+            return None
+        where = f"{self._task.path}:{number}"
+        return chat.parse(raw, where, Format(self._task.format), first=number == 1)
+
+    def _encode(self, conversations: list[Conversation]) -> list[Sample | None]:
+        try:
+            return list(tokenise(conversations, self._tokenizer))
+        except DataError:
+            # One of them is refused; each on its own tells which, and the others are still looked at.
+            return [self._encode_one(conversation) for conversation in conversations]
+
+    def _encode_one(self, conversation: Conversation) -> Sample | None:
+        try:
+            (sample,) = tokenise([conversation], self._tokenizer)
+        except DataError as error:
+            self._fault(error.problems)
+            return None
+        return sample
+
+    def _take(self, sample: Sample, place: tuple[int, int, int]) -> None:
+        tokens, limit = len(sample.ids), self._task.max_length
+        excess = max(0, tokens - limit)
+        if excess and self._task.too_long == "fail":
+            self._fault([_too_long(sample, limit)])
+        elif excess and self._task.too_long == "drop":
+            self._rows["dropped"].append((*place[:2], tokens))
+        else:
+            self._made.truncated += bool(excess)
+            self._keep(sample.ids[excess:], sample.supervised[excess:], place)
+
+    def _keep(self, ids: npt.NDArray[np.int64], supervised: npt.NDArray[np.bool_], place: tuple[int, int, int]) -> None:
+        # The first token of a row is never predicted, so it does not count as something to learn.
+        targets = int(np.count_nonzero(supervised[1:]))
+        if not targets:
+            self._rows["dropped"].append((*place[:2], 0))
+            return
+        self._ids.append(ids.astype(self._made.dtype))
+        self._supervised.append(supervised.astype(np.uint8))
+        for name, value in (("lengths", len(ids)), ("targets", targets), ("lines", place)):
+            self._rows[name].append(value)
+
+    def _fault(self, problems: Sequence[Problem]) -> None:
+        self._kinds.update(problem.id for problem in problems)
+        self._made.faults += problems[: chat.MOST_PROBLEMS - len(self._made.faults)]
+
+
+def _lines(task: Task) -> Iterator[Line]:
+    """The lines of a part. DataError at its end when its hash is not the one that it had."""
+    sha256 = hashlib.sha256()
+    number, offset = task.line, task.start
+    with Path(task.path).open("rb") as file:
+        file.seek(task.start)
+        while offset < task.end and (raw := file.readline(lines.LONGEST + 1)):
+            sha256.update(raw)
+            begins, rest = offset, raw
+            offset += len(raw)
+            while not rest.endswith(b"\n") and offset < task.end and (rest := file.readline(lines.MIB)):
+                sha256.update(rest)
+                offset += len(rest)
+            yield number, begins, raw
+            number += 1
+    if sha256.hexdigest() != task.sha256:
+        raise changed(Path(task.path))
+
+
+def _groups(numbered: Iterator[Line]) -> Iterator[list[Line]]:
+    group: list[Line] = []
+    size = 0
+    for line in numbered:
+        group.append(line)
+        size += len(line[2])
+        if len(group) == GROUP or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    yield group
+
+
+def _too_long(sample: Sample, limit: int) -> Problem:
+    return Problem(
+        id="data.too-long",
+        where=sample.where,
+        what=f"the sample has {len(sample.ids)} tokens",
+        wanted=f"at most data.max_length = {limit}",
+        remedy="raise data.max_length, or set data.too_long to drop or truncate_left",
+    )
+
+
+def _packed(arrays: Arrays) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _text(text: str) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def _serve(model: Path, answers: TextIO) -> None:
+    tokenizer = None
+    for line in sys.stdin:
+        try:
+            tokenizer = tokenizer or load_tokenizer(model)
+            answer = make(Task(**json.loads(line)), tokenizer).to_json()
+        except TrackbedError as error:
+            kind = "model" if isinstance(error, ModelError) else "data"
+            answer = json.dumps({"error": kind, "problems": [asdict(problem) for problem in error.problems]})
+        answers.write(answer + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    # Ctrl-C reaches the whole group: the parent says what happened, and its workers see their input end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Whatever a library prints must not be read as an answer.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as real:
+        os.dup2(2, 1)
+        _serve(Path(sys.argv[1]), real)

@@ -1,0 +1,204 @@
+"""Tokenise a data set once, in parallel, into the files that `prepared` opens.
+
+The data is cut into parts; workers encode them, and each part that is whole is kept until all are, so that a killed
+prepare goes on where it was. Then the parts are joined in order and the folder is committed by rename. Parts, and not
+the data, are what memory has to hold. Never called from within a collective: ranks only open.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trackbed import folders
+from trackbed.data import part
+from trackbed.data.fingerprint import Progress
+from trackbed.data.part import Made, Task
+from trackbed.data.pool import work_off
+from trackbed.data.prepared import COLUMNS, Prepared, opened
+from trackbed.data.recipe import LAYOUT, Ingredients, Recipe, first_of, gather, nothing_in
+from trackbed.errors import DataError, Problem, TrackbedError
+
+STAGE = "prepare"
+WAITING = "wait for another job that prepares this data"
+# After any other fault the data or the model is changed and has another key: parts of this one would never be used.
+TO_BE_TRIED_AGAIN = ("data.worker-died", "data.cache-write")
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+def prepare(recipe: Recipe, progress: Progress = silent, workers: int = 0) -> Prepared:
+    """The data prepared, made now unless it was already. Progress is in bytes of the data.
+
+    Raises DataError with every faulty line (the first 20 named), and when no sample is left; then nothing is kept.
+    """
+    ingredients = gather(recipe, progress)
+    if found := opened(ingredients):
+        return found
+    with part.writing(ingredients.folder.parent):
+        ingredients.folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(ingredients.folder, progress):
+        return opened(ingredients) or _make(ingredients, progress, workers)
+
+
+@contextmanager
+def _alone(folder: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock beside a folder; it ends with this process, and its file stays, or two could hold two of them."""
+    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(WAITING, 0, 1)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            progress(WAITING, 1, 1)
+        yield
+
+
+def _make(ingredients: Ingredients, progress: Progress, workers: int) -> Prepared:
+    staging = ingredients.folder.with_name(f".{ingredients.folder.name}.parts")
+    with part.writing(staging):
+        staging.mkdir(exist_ok=True)
+    tasks = list(_tasks(ingredients, staging))
+    try:
+        made = _encode(tasks, ingredients.recipe.model, progress, workers)
+        _judge(ingredients, made)
+    except TrackbedError as error:
+        if error.problems[0].id not in TO_BE_TRIED_AGAIN:
+            shutil.rmtree(staging)
+        raise
+    with part.writing(staging):
+        _join(tasks, made, ingredients, staging / "joined")
+        shutil.rmtree(ingredients.folder, ignore_errors=True)
+        os.replace(staging / "joined", ingredients.folder)
+        folders.sync(ingredients.folder.parent)
+    shutil.rmtree(staging)
+    return Prepared(ingredients.folder, [file.path for file in ingredients.files])
+
+
+def _tasks(ingredients: Ingredients, staging: Path) -> Iterator[Task]:
+    recipe, head, index = ingredients.recipe, ingredients.head, 0
+    for number, file in enumerate(ingredients.files):
+        line = 1
+        begins = head.begins[1] if number == head.begins[0] else 1
+        for piece in file.parts:
+            yield Task(
+                index, number, str(file.path), piece.start, piece.end, line, begins, piece.sha256,
+                head.format.value, recipe.max_length, recipe.too_long, str(staging / f"{index:06}.npz"),
+            )  # fmt: skip
+            line += piece.lines
+            index += 1
+
+
+def _encode(tasks: Sequence[Task], model: Path, progress: Progress, workers: int) -> list[Made]:
+    """What came of each part, in order; parts that an earlier try left whole are not made again."""
+    made = {task.index: found[0] for task in tasks if (found := part.read(Path(task.target)))}
+    total = sum(task.end - task.start for task in tasks)
+    done = sum(task.end - task.start for task in tasks if task.index in made)
+    progress(STAGE, done, total)
+    for result in work_off([task for task in tasks if task.index not in made], model, workers):
+        made[result.index] = result
+        done += tasks[result.index].end - tasks[result.index].start
+        progress(STAGE, done, total)
+    return [made[task.index] for task in tasks]
+
+
+def _judge(ingredients: Ingredients, made: Sequence[Made]) -> None:
+    """Raise what is wrong with the data as a whole."""
+    head, path = ingredients.head, ingredients.recipe.data
+    count = head.count + sum(item.fault_count for item in made)
+    if count:
+        faults = [*head.faults, *(fault for item in made for fault in item.faults)]
+        raise DataError(first_of(faults, count, path))
+    if not any(item.samples for item in made):
+        raise _nothing_left(ingredients, sum(item.dropped for item in made))
+
+
+def _nothing_left(ingredients: Ingredients, dropped: int) -> DataError:
+    if not dropped:
+        return nothing_in(ingredients.recipe.data)
+    limit = ingredients.recipe.max_length
+    return DataError(
+        Problem(
+            id="data.all-dropped",
+            where=str(ingredients.recipe.data),
+            what=f"every one of the {dropped} samples was dropped: too long, or nothing left to learn",
+            wanted=f"samples of at most data.max_length = {limit} tokens",
+            remedy="raise data.max_length, or set data.too_long to truncate_left",
+        )
+    )
+
+
+def _join(tasks: Sequence[Task], made: Sequence[Made], ingredients: Ingredients, target: Path) -> None:
+    """Lay the parts behind one another, one of them in memory at a time."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    with ExitStack() as stack:
+        outputs = {name: stack.enter_context(_Output(target / f"{name}.bin")) for name in COLUMNS}
+        outputs["offsets"].write(np.zeros(1, dtype=np.int64))
+        tokens = 0
+        for task in tasks:
+            arrays = _part(task)
+            arrays["offsets"] = tokens + np.cumsum(arrays["lengths"])
+            tokens += int(arrays["lengths"].sum())
+            for name, output in outputs.items():
+                output.write(arrays[name])
+    files = {name: {"bytes": output.size, "sha256": output.sha256.hexdigest()} for name, output in outputs.items()}
+    folders.replace(target / "meta.json", json.dumps(_meta(ingredients, made, files), indent=2) + "\n")
+
+
+def _part(task: Task) -> part.Arrays:
+    found = part.read(Path(task.target))
+    if not found:
+        what, remedy = "a part that was just written cannot be read back", "look at the disk, then start again"
+        raise DataError(Problem(id="data.part-damaged", where=task.target, what=what, remedy=remedy))
+    return found[1]
+
+
+def _meta(ingredients: Ingredients, made: Sequence[Made], files: dict[str, Any]) -> dict[str, Any]:
+    content = [files[name]["sha256"] for name in ("ids", "supervised", "offsets")]
+    return {
+        "layout": LAYOUT,
+        "format": ingredients.head.format.value,
+        "max_length": ingredients.recipe.max_length,
+        "dtype": made[0].dtype,
+        "samples": sum(item.samples for item in made),
+        "tokens": sum(item.tokens for item in made),
+        "supervised_tokens": sum(item.supervised for item in made),
+        "truncated": sum(item.truncated for item in made),
+        "digest": hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+        "files": files,
+    }
+
+
+class _Output:
+    """A file that is written from front to back, hashed on the way and on the disk when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self.size, self.sha256 = 0, hashlib.sha256()
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def write(self, array: npt.NDArray[Any]) -> None:
+        raw = np.ascontiguousarray(array).tobytes()
+        self._file.write(raw)
+        self.sha256.update(raw)
+        self.size += len(raw)
+
+    def __exit__(self, *error: object) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
