@@ -13,13 +13,18 @@ import pytest
 import torch
 
 import datasets
+from trackbed.data.audio import Audio, AudioSettings
 from trackbed.data.graph import Work
 from trackbed.data.images import Images, ImageSettings
 from trackbed.data.loader import IGNORED, Batch, Loader, Loading, Step
 from trackbed.data.order import PADDING, Share
 from trackbed.data.pipeline import Pipeline
 from trackbed.data.sources import Source, Subset
-from trackbed.data.sources.folder import Folder
+from trackbed.data.sources.folder import SOUNDS, Folder
+from trackbed.data.sources.tfrecord import TFRecord
+from trackbed.data.sources.tokens import TokenFiles
+from trackbed.data.sources.webdataset import WebDataset
+from trackbed.data.tokens import Tokens
 from trackbed.errors import DataError
 
 EPOCHS, ROWS = 3, 2
@@ -32,17 +37,42 @@ def of_folder(path: Path, train: bool, **settings: Any) -> tuple[Source, Work]:
     return Folder(datasets.folder(path)), Images(replace(SMALL, **settings), train=train)
 
 
+def of_shards(path: Path, train: bool, **settings: Any) -> tuple[Source, Work]:
+    return WebDataset(datasets.shards(path)), Images(replace(SMALL, **settings), train=train)
+
+
+def of_records(path: Path, train: bool, **settings: Any) -> tuple[Source, Work]:
+    return TFRecord(datasets.records(path)), Images(replace(SMALL, **settings), train=train)
+
+
+def of_sounds(path: Path, train: bool) -> tuple[Source, Work]:
+    return Folder(datasets.sounds(path), suffixes=SOUNDS), Audio(AudioSettings(seconds=0.25, mels=20), train=train)
+
+
+def of_tokens(path: Path, train: bool) -> tuple[Source, Work]:
+    return TokenFiles(datasets.tokens(path), row_length=8), Tokens(row_length=8)
+
+
 MAKERS: dict[str, Make] = {
     "folder fast": lambda path, train: of_folder(path, train, decode="fast"),
     "folder dali": lambda path, train: of_folder(path, train, decode="dali"),
+    "webdataset fast": lambda path, train: of_shards(path, train, decode="fast", dtype="float16", layout="HWC"),
+    "webdataset dali": lambda path, train: of_shards(path, train, decode="dali", dtype="uint8"),
+    "tfrecord fast": lambda path, train: of_records(path, train, decode="fast", dtype="uint8", layout="HWC"),
+    "tfrecord dali": lambda path, train: of_records(path, train, decode="dali"),
+    "audio": of_sounds,
+    "tokens": of_tokens,
 }
 
 
 @pytest.fixture(params=MAKERS, scope="module")
-def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Any]:
+def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[bool], Any]]:
     """A source and its work, by whether it is to train on."""
     path = tmp_path_factory.mktemp("data")
-    return lambda train: MAKERS[request.param](path, train)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKBED_CACHE", str(path / "cache"))
+        made = {train: MAKERS[request.param](path / "data", train) for train in (True, False)}
+        yield made.__getitem__
 
 
 @pytest.fixture
@@ -147,9 +177,7 @@ def test_a_batch_that_is_kept_does_not_change(load: Callable[..., Loader]) -> No
     assert len({batch.inputs.data_ptr() for batch in (*kept, *more)}) == 24
 
 
-def test_a_state_of_other_data_or_settings_is_refused(
-    load: Callable[..., Loader], parts: Callable[[bool], Any]
-) -> None:
+def test_a_state_of_other_data_is_refused(load: Callable[..., Loader], parts: Callable[[bool], Any]) -> None:
     state = load().state()
     source, _ = parts(True)
     others = [load(seed=1), load(rows=3), load(window=4), load(once=True), load(source=Subset(source, range(9)))]

@@ -22,10 +22,15 @@ Drawn = npt.NDArray[np.float64]
 class Work(Protocol):
     """What is done with a sample: first in a worker thread, then with its batch in DALI."""
 
-    names: Sequence[str]
-    """Of the external sources of the graph; `sample` gives one array for each."""
-    draws: int
-    """Random numbers that a sample takes."""
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the external sources of the graph; `sample` gives one array for each."""
+        ...
+
+    @property
+    def draws(self) -> int:
+        """Random numbers that a sample takes."""
+        ...
 
     @property
     def settings(self) -> str:

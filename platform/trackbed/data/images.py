@@ -48,11 +48,11 @@ class Images:
 
     draws = 2 * TRIES + 3
 
-    def __init__(self, settings: ImageSettings, *, train: bool, device: Literal["cpu", "gpu"] = "cpu") -> None:
-        self._given, self._train, self._device = settings, train, device
+    def __init__(self, settings: ImageSettings, *, train: bool, gpu: bool = False) -> None:
+        self._given, self._train, self._gpu = settings, train, gpu
         self._fast = settings.decode == "fast"
         self.names: Sequence[str] = ["image", "mirror"] if self._fast else ["image", "mirror", "start", "shape"]
-        self.settings = f"{settings} train={train} device={device}"
+        self.settings = f"{settings} train={train} gpu={gpu}"
 
     def fault(self, data: bytes) -> str:
         return image_fault(data)
@@ -86,14 +86,14 @@ class Images:
 
     def _decoded(self) -> Any:
         pixels = fn.external_source(name="image", dtype=types.UINT8, ndim=3, layout="CHW", no_copy=True)
-        return pixels.gpu() if self._device == "gpu" else pixels
+        return pixels.gpu() if self._gpu else pixels
 
     def _encoded(self) -> Any:
         cut = fn.decoders.image_slice(
             fn.external_source(name="image", dtype=types.UINT8, ndim=1, no_copy=True),
             fn.external_source(name="start", dtype=types.INT32, ndim=1),
             fn.external_source(name="shape", dtype=types.INT32, ndim=1),
-            device="mixed" if self._device == "gpu" else "cpu",
+            device="mixed" if self._gpu else "cpu",
             axis_names="HW",
             normalized_anchor=False,
             normalized_shape=False,

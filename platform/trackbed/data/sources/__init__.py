@@ -32,7 +32,7 @@ class Source(Protocol):
 
     @property
     def digest(self) -> str:
-        """Hash over the name, size and label of every sample: other data has another."""
+        """Hash over the name and size of every sample, and its label where the index has it: other data has another."""
         ...
 
     def __len__(self) -> int: ...
