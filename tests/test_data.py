@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,24 @@ def test_long_samples_fail_by_name(tmp_path: Path, tokenizer: Any) -> None:
 def test_a_set_of_which_nothing_is_left_is_refused_with_the_count(tmp_path: Path, tokenizer: Any) -> None:
     with pytest.raises(DataError, match="every one of the 3 samples was dropped"):
         encoded(tmp_path, tokenizer, [LONG] * 3)
+
+
+LATE = turns(("user", "a"), ("assistant", "an answer"), ("user", "word " * 120))
+
+
+def test_a_set_whose_answers_are_all_cut_off_is_refused_with_the_counts(tmp_path: Path, tokenizer: Any) -> None:
+    later = turns(("user", "a"), ("assistant", "an answer"), ("user", "word " * 150))
+    with pytest.raises(DataError) as caught:
+        encoded(tmp_path, tokenizer, [LATE, later], too_long="truncate_left")
+    (problem,) = caught.value.problems
+    assert "every one of the 2 samples was left without a supervised token" in problem.what
+    whole = encoded(tmp_path, tokenizer, [LATE, later], max_length=9999).samples
+    assert f"the longest has {max(len(sample.ids) for sample in whole)} tokens" in problem.what
+    (enough,) = map(int, re.findall(r"set data.max_length to (\d+)", problem.remedy))
+    supervised = sum(int(sample.supervised[1:].sum()) for sample in whole)
+    for limit, lost in ((enough, 0), (enough - 1, 1)):
+        kept = encoded(tmp_path, tokenizer, [LATE, later], too_long="truncate_left", max_length=limit).samples
+        assert supervised - sum(int(sample.supervised[1:].sum()) for sample in kept) == lost
 
 
 def samples(lengths: list[int]) -> list[Sample]:

@@ -1,44 +1,38 @@
-"""From conversations to token ids and a mask of what is learnt: the assistant's turns and the tokens that end them.
-
-The mask is made by construction: a conversation is rendered turn by turn with the model's own chat template, each piece
-is tokenised on its own, and a piece is either wholly supervised or not at all. It is never made by comparing ids: in
-many models the padding token is the end token, and a model that never learns to end never stops.
+"""From conversations to samples: token ids and a mask of what is learnt, the assistant's turns and the tokens that end
+them. `template` finds the turns in the text and `alignment` the tokens in the turns; here samples are cut to length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from trackbed.data import chat
+from trackbed.data.alignment import Sample, aligner
 from trackbed.data.chat import Conversation
 from trackbed.data.config import DataConfig
-from trackbed.errors import DataError, ModelError, Problem
+from trackbed.data.formats import Format
+from trackbed.data.template import Rendered, Template
+from trackbed.errors import DataError, ModelError, Problem, TrackbedError
 
-Piece = tuple[str, bool]
-"""A text, and whether it is supervised."""
+__all__ = ["Dropped", "Encoded", "Sample", "attempt", "encode", "error", "fit", "load_tokenizer", "nothing_left",
+           "prompt", "tokenise"]  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Sample:
-    """One encoded conversation: ids (int64, [tokens]) and supervised (bool, [tokens])."""
-
-    ids: npt.NDArray[np.int64]
-    supervised: npt.NDArray[np.bool_]
-    where: str
+AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A conversation that is not trained on, and why."""
+    """A conversation that is not trained on, and why. `tokens` is its length; with data.max_length at `needs` it would
+    keep every supervised token."""
 
     where: str
     reason: str
+    tokens: int = 0
+    needs: int = 0
 
 
 @dataclass
@@ -81,97 +75,76 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def encode(path: Path, tokenizer: Any, config: DataConfig) -> Encoded:
-    """Read and encode a whole file. Raises DataError for a faulty line, a sample too long under `too_long: fail`,
-    and a file of which nothing is left."""
-    conversations = chat.read(path)
+    """Read and encode a whole file. Raises DataError or ModelError for faulty lines, samples too long under
+    `too_long: fail`, and a file of which nothing is left to learn."""
+    conversations = chat.read(path, None if config.format == "auto" else Format(config.format))
     encoded = Encoded()
-    too_long: list[Problem] = []
-    for conversation, sample in zip(conversations, tokenise(conversations, tokenizer), strict=True):
-        if len(sample.ids) > config.max_length and config.too_long == "fail":
-            too_long.append(_too_long(sample, config.max_length))
+    problems: list[Problem] = []
+    for conversation, sample in zip(conversations, attempt(conversations, tokenizer), strict=True):
+        result = sample if isinstance(sample, Problem) else fit(sample, config)
+        if isinstance(result, Problem):
+            problems.append(result)
+        elif isinstance(result, Dropped):
+            encoded.dropped.append(result)
         else:
-            _add(encoded, conversation, sample, config)
-    if too_long:
-        raise DataError(too_long[: chat.MOST_PROBLEMS])
+            encoded.truncated += result is not sample
+            encoded.samples.append(result)
+            encoded.kept.append(conversation)
+    if problems:
+        raise error(problems)
     if not encoded.samples:
-        raise DataError(_nothing_left(path, encoded, config))
+        raise DataError(nothing_left(path, encoded.dropped, config))
     return encoded
 
 
-def tokenise(conversations: list[Conversation], tokenizer: Any) -> Iterator[Sample]:
-    """Encode conversations in order, all pieces in one call of the tokenizer."""
-    pieces = [_pieces(conversation, tokenizer) for conversation in conversations]
-    texts = [text for sample in pieces for text, _ in sample]
-    ids = iter(tokenizer(texts, add_special_tokens=False)["input_ids"])
-    for conversation, sample in zip(conversations, pieces, strict=True):
-        parts = [(next(ids), supervised) for _, supervised in sample]
-        yield Sample(
-            np.array([token for tokens, _ in parts for token in tokens], dtype=np.int64),
-            np.array([supervised for tokens, supervised in parts for _ in tokens], dtype=np.bool_),
-            conversation.where,
-        )
+def tokenise(conversations: Iterable[Conversation], tokenizer: Any) -> Iterator[Sample]:
+    """Encode conversations in order. Raises DataError or ModelError at the first that cannot be, by its `where`."""
+    for item in attempt(conversations, tokenizer):
+        if isinstance(item, Problem):
+            raise error([item])
+        yield item
+
+
+def attempt(conversations: Iterable[Conversation], tokenizer: Any) -> Iterator[Sample | Problem]:
+    """Encode conversations in order, some hundred at a time: for each its sample, or why it has none."""
+    template, tokens = Template(tokenizer), aligner(tokenizer)
+    stream = iter(conversations)
+    while part := list(islice(stream, AT_ONCE)):
+        rendered = [template.rendered(conversation) for conversation in part]
+        samples = iter(tokens.samples([item for item in rendered if isinstance(item, Rendered)]))
+        yield from (item if isinstance(item, Problem) else next(samples) for item in rendered)
+
+
+def error(problems: Sequence[Problem]) -> TrackbedError:
+    """What to raise for problems of `attempt` or `fit`: at most 20 are named."""
+    more = len(problems) - chat.MOST_PROBLEMS
+    shown = list(problems[: chat.MOST_PROBLEMS])
+    if more > 0:
+        shown.append(Problem(id="data.more", what=f"and {more} more faulty conversations"))
+    return (ModelError if problems[0].id.startswith("model.") else DataError)(shown)
 
 
 def prompt(conversation: Conversation, tokenizer: Any) -> tuple[str, str]:
-    """The text up to the last assistant turn, and that turn's content: a question and its right answer."""
+    """The text up to the last turn that is learnt, and that turn's content: a question and its right answer."""
     messages = conversation.messages
-    last = max(index for index, message in enumerate(messages) if message.role == "assistant")
-    return _render(conversation, tokenizer, last, generate=True), messages[last].content.strip()
+    last = max(index for index, message in enumerate(messages) if message.learnt)
+    return Template(tokenizer).prompt(conversation, last), messages[last].content.strip()
 
 
-def _pieces(conversation: Conversation, tokenizer: Any) -> Iterable[Piece]:
-    pieces: list[Piece] = []
-    done = ""
-    for index, message in enumerate(conversation.messages):
-        if message.role != "assistant":
-            continue
-        before = _render(conversation, tokenizer, index, generate=True)
-        after = _render(conversation, tokenizer, index + 1, generate=False)
-        if not before.startswith(done) or not after.startswith(before):
-            raise _inseparable(conversation)
-        answer = after[len(before) :]
-        ended = answer.rstrip("\n")
-        pieces += [(before[len(done) :], False), (ended, True), (answer[len(ended) :], False)]
-        done = after
-    return [piece for piece in pieces if piece[0]]
-
-
-def _render(conversation: Conversation, tokenizer: Any, turns: int, *, generate: bool) -> str:
-    from jinja2 import TemplateError
-
-    messages = [{"role": message.role, "content": message.content} for message in conversation.messages[:turns]]
-    try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=generate))
-    except TemplateError as error:
-        what = f"the model's chat template refuses the conversation: {error}"
-        raise DataError(Problem(id="data.template", where=conversation.where, what=what)) from error
-
-
-def _inseparable(conversation: Conversation) -> ModelError:
-    return ModelError(
-        Problem(
-            id="model.template-inseparable",
-            where=conversation.where,
-            what="the chat template rewrites earlier turns, so the assistant's tokens cannot be told apart",
-            wanted="a template that renders n turns as a beginning of n+1 turns",
-        )
-    )
-
-
-def _add(encoded: Encoded, conversation: Conversation, sample: Sample, config: DataConfig) -> None:
-    excess = len(sample.ids) - config.max_length
+def fit(sample: Sample, config: DataConfig) -> Sample | Dropped | Problem:
+    """A sample within data.max_length, by data.too_long: cut from the left, dropped, or a Problem."""
+    size = len(sample.ids)
+    excess = size - config.max_length
+    if excess > 0 and config.too_long == "fail":
+        return _too_long(sample, config.max_length)
     if excess > 0 and config.too_long == "drop":
-        encoded.dropped.append(Dropped(sample.where, f"{len(sample.ids)} tokens, at most {config.max_length}"))
-        return
-    if excess > 0:
-        sample = Sample(sample.ids[excess:], sample.supervised[excess:], sample.where)
-        encoded.truncated += 1
+        return Dropped(sample.where, f"{size} tokens, at most {config.max_length}", size, size)
+    cut = Sample(sample.ids[excess:], sample.supervised[excess:], sample.where) if excess > 0 else sample
     # The first token of a row is never predicted, so it does not count as something to learn.
-    if not sample.supervised[1:].any():
-        encoded.dropped.append(Dropped(sample.where, "no supervised token"))
-        return
-    encoded.samples.append(sample)
-    encoded.kept.append(conversation)
+    if cut.supervised[1:].any():
+        return cut
+    needs = size - int(sample.supervised.argmax()) + 1
+    return Dropped(sample.where, f"no supervised token in the last {len(cut.ids)} of {size} tokens", size, needs)
 
 
 def _too_long(sample: Sample, limit: int) -> Problem:
@@ -184,12 +157,16 @@ def _too_long(sample: Sample, limit: int) -> Problem:
     )
 
 
-def _nothing_left(path: Path, encoded: Encoded, config: DataConfig) -> Problem:
-    shown = "; ".join(f"{item.where}: {item.reason}" for item in encoded.dropped[:3])
+def nothing_left(path: Path, dropped: Sequence[Dropped], config: DataConfig) -> Problem:
+    """The refusal of a file whose samples were all dropped, with the counts."""
+    shown = "; ".join(f"{item.where}: {item.reason}" for item in dropped[:3])
+    lost = "dropped" if config.too_long == "drop" else "left without a supervised token"
+    needs = [item.needs for item in dropped]
     return Problem(
         id="data.all-dropped",
         where=str(path),
-        what=f"every one of the {len(encoded.dropped)} samples was dropped ({shown})",
-        wanted=f"samples of at most data.max_length = {config.max_length} tokens",
-        remedy="raise data.max_length, or set data.too_long to truncate_left",
+        what=f"every one of the {len(dropped)} samples was {lost} ({shown}); the longest has "
+        f"{max(item.tokens for item in dropped)} tokens",
+        wanted=f"samples that keep their supervised tokens within data.max_length = {config.max_length}",
+        remedy=f"set data.max_length to {max(needs)} for every supervised token; {min(needs)} keeps one sample's",
     )
