@@ -90,14 +90,15 @@ def number(value: int) -> bytes:
     return bytes([*made, value])
 
 
-def tone(hertz: float, seconds: float = 0.3, *, rate: int = 8000, channels: int = 1) -> bytes:
-    """A WAV of 16 bits."""
+def tone(hertz: float, seconds: float = 0.3, *, rate: int = 8000, channels: int = 1, before: float = 0) -> bytes:
+    """A WAV of 16 bits; `before` are seconds of silence."""
     signal = (np.sin(np.arange(int(seconds * rate)) * hertz * 2 * np.pi / rate) * 2e4).astype("<i2")
     file = io.BytesIO()
     with wave.open(file, "wb") as sound:
         sound.setnchannels(channels)
         sound.setsampwidth(2)
         sound.setframerate(rate)
+        sound.writeframes(bytes(2 * channels * round(before * rate)))
         sound.writeframes(np.repeat(signal, channels).tobytes())
     return file.getvalue()
 

@@ -69,13 +69,14 @@ class Quarantine:
 
     def add(self, found: Sequence[Bad]) -> None:
         """Skip samples, or raise DataError: under `fail`, and when they are too many."""
-        new = {bad.where: bad for bad in found if bad.where not in self.late}
-        if not new:
+        late = self.late | {bad.where: bad for bad in found}
+        if len(late) == len(self.late):
             return
-        self.late |= new
-        decide(self._policy, list(self.late.values()), total=self._total, before=self._found)
         if self._path:
-            folders.replace(self._path, _lines(self.late.values()))
+            folders.replace(self._path, _lines(late.values()))
+        decide(self._policy, list(late.values()), total=self._total, before=self._found)
+        # Only what may be skipped: one that fails the run fails it again when it is tried again.
+        self.late = late
 
 
 def healthy(

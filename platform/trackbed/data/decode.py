@@ -50,17 +50,24 @@ def size(data: bytes) -> tuple[int, int]:
 def crop(data: bytes, box: Box, side: int) -> Pixels:
     """That part of the image as [3, side, side], resized with a triangle filter. Raises ValueError."""
     pixels, scale = _decode(data, box, side)
-    top, left = box.top // scale, box.left // scale
-    height, width = max(1, box.height // scale), max(1, box.width // scale)
-    part = torch.from_numpy(pixels[top : top + height, left : left + width]).permute(2, 0, 1)[None]
+    top, bottom = _nearest(box.top, box.height, scale)
+    left, right = _nearest(box.left, box.width, scale)
+    part = torch.from_numpy(pixels[top:bottom, left:right]).permute(2, 0, 1)[None]
     resized = torch.nn.functional.interpolate(part, size=(side, side), mode="bilinear", antialias=True)
-    return resized[0].numpy()
+    # One pixel wide, it comes out with its colours innermost.
+    return resized[0].contiguous().numpy()
 
 
 def blank() -> bytes:
     """A small black JPEG of the size of BLANK."""
     black = np.zeros((BLANK.height, BLANK.width, 3), dtype=np.uint8)
     return bytes(simplejpeg.encode_jpeg(black, colorspace="RGB"))
+
+
+def _nearest(start: int, length: int, scale: int) -> tuple[int, int]:
+    """Start and end among the pixels that are left: within half of one of them, which is at most one of the result."""
+    first = min(round(start / scale), (start + length - 1) // scale)
+    return first, max(first + 1, round((start + length) / scale))
 
 
 def scale_for(box: Box, side: int) -> int:

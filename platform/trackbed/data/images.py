@@ -1,7 +1,9 @@
 """Images: a random crop and flip to train on, the centre to evaluate on, both from the same two decoders.
 
 `fast` decodes and resizes in worker threads (`trackbed.data.decode`) and leaves flip, normalisation, type and layout to
-DALI; `dali` leaves everything to DALI, on a GPU with its hardware decoder. The crop is the same to the pixel.
+DALI; `dali` leaves everything to DALI, on a GPU with its hardware decoder. The crop is the same. Measured on
+photographs of 1024 x 768 and 500 x 375, the two differ by 0.1 of 255 on average where the JPEG is decoded at its full
+size, and by about 1 where it is decoded at a half or a quarter: another filter, and at most half a pixel of shift.
 """
 
 from __future__ import annotations

@@ -92,4 +92,12 @@ def _build(shard: Path, data: Sequence[str], label: str) -> Index:
             span = spans.setdefault(str(path.with_name(stem)), [MISSING] * 4)
             if column is not None:
                 span[column : column + 2] = member.offset_data, member.size
+    if not _ended(shard):
+        # tarfile takes half a header for the end.
+        raise tarfile.ReadError("it breaks off before the two blocks of zeros at its end")
     return Index(list(spans), np.array(list(spans.values()), dtype=np.int64).reshape(-1, 4))
+
+
+def _ended(shard: Path) -> bool:
+    size, end = shard.stat().st_size, 2 * tarfile.BLOCKSIZE
+    return size % tarfile.BLOCKSIZE == 0 and size >= end and not any(pread(shard, size - end, end))
