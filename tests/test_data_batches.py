@@ -36,9 +36,8 @@ def config(**values: Any) -> DataConfig:
     return DataConfig(**{"train": "t", "heldout": "h", "max_length": 96, "row_length": 128, **values})
 
 
-def stream(rank: int = 0, world: int = 1, *, window: int = 0, packed: bool = True, **values: Any) -> Batches:
-    share = Share(rank, world, rows=1, accumulate=2)
-    return Batches(samples(), config(pack=packed, **values), share, window=window)
+def stream(rank: int = 0, world: int = 1, *, packed: bool = True, **values: Any) -> Batches:
+    return Batches(samples(), config(pack=packed, **values), Share(rank, world, rows=1, accumulate=2))
 
 
 def in_order(steps: list[list[Step]]) -> Iterator[Any]:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
+from rich.console import Console
 
 from trackbed.cli import console as looks
 from trackbed.cli.stack import must_run_jobs
-from trackbed.errors import TrackbedError
+from trackbed.errors import Problem, TrackbedError
 
 JOB_FILE = click.Path(path_type=Path)
 overrides = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a value, as train.steps=9."
 )
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print the figures, or the problems, as JSON.")
+workers_option = click.option(
+    "--workers", default=0, type=click.IntRange(min=0), metavar="N", help="Processes; as many as processors by default."
+)
+FORMATS = ["auto", "chatml", "sharegpt", "alpaca", "prompt_completion"]
 
 
 @click.group(name="model")
@@ -38,7 +47,7 @@ def modelfetch(name: str) -> None:
 
 @click.group(name="data")
 def data_group() -> None:
-    """Data sets: build one, check what a job's data comes to."""
+    """Data sets: build one, prepare it for training, check what it comes to."""
 
 
 @data_group.command(name="build")
@@ -48,33 +57,140 @@ def databuild(name: str) -> None:
     build(name)
 
 
-@data_group.command(name="check")
+@data_group.command(name="prepare")
 @click.argument("job_file", type=JOB_FILE)
 @overrides
-@click.option("--json", "as_json", is_flag=True, help="Print the counts, or the problems, as JSON.")
-def data_check(job_file: Path, sets: tuple[str, ...], as_json: bool) -> None:
-    """Encode a job's data with its model's tokenizer: count it, or name every faulty line."""
-    must_run_jobs()
-    from trackbed import hub
-    from trackbed.data.check import check
-    from trackbed.job import data_path, load
-
-    try:
-        job = load(job_file, sets)
-        counts = check(hub.resolve(job.model.name), data_path(job.data.train), data_path(job.data.heldout), job.data)
-    except TrackbedError as error:
-        if as_json:
-            click.echo(json.dumps({"problems": [asdict(problem) for problem in error.problems]}))
-        raise
+@as_json_option
+@workers_option
+def data_prepare(job_file: Path, sets: tuple[str, ...], as_json: bool, workers: int) -> None:
+    """Tokenise a job's data once, into files that all ranks share. What is prepared already is not made again."""
+    counts = _counts(job_file, sets, as_json=as_json, workers=workers)
     if as_json:
         click.echo(json.dumps(counts, indent=2))
         return
     for part, values in counts.items():
-        click.echo(
-            f"{part}: " + ", ".join(f"{key} {value}" for key, value in values.items() if key != "dropped_samples")
-        )
+        _say_part(part, values)
+
+
+@data_group.command(name="check")
+@click.argument("data", metavar="JOB.yaml|DATA", type=JOB_FILE)
+@overrides
+@as_json_option
+@workers_option
+@click.option("--most", default=20, type=click.IntRange(min=0), metavar="N", help="DATA: name at most N faults.")
+@click.option(
+    "--format", "form", default="auto", type=click.Choice(FORMATS), help="DATA: its format; auto recognises it."
+)
+def data_check(data: Path, sets: tuple[str, ...], as_json: bool, workers: int, most: int, form: str) -> None:
+    """Count what a job's data comes to with its tokenizer, or look at every line of JSONL data without one.
+
+    DATA is a file, a folder of *.jsonl files or a pattern. Faulty lines are named, counted by kind, and exit with 2.
+    """
+    if data.suffix not in (".yaml", ".yml"):
+        _check_lines(data, form, most, as_json=as_json, workers=workers)
+        return
+    counts = _counts(data, sets, as_json=as_json, workers=workers)
+    if as_json:
+        click.echo(json.dumps(counts, indent=2))
+        return
+    for part, values in counts.items():
+        shown = {key: value for key, value in values.items() if key != "dropped_samples"}
+        click.echo(f"{part}: " + ", ".join(f"{key} {value}" for key, value in shown.items()))
         for text in values["dropped_samples"]:
             click.echo(f"  dropped: {text}")
+
+
+def _counts(job_file: Path, sets: tuple[str, ...], *, as_json: bool, workers: int) -> dict[str, dict[str, Any]]:
+    """The figures of a job's data, prepared where it was not; its problems as JSON as well, where that is asked for."""
+    must_run_jobs()
+    from trackbed import hub
+    from trackbed.data.check import Effort, check
+    from trackbed.job import ChatJob, data_path, load
+
+    with _problems_as_json(as_json), _progress(quiet=as_json) as progress:
+        job = load(job_file, sets)
+        if not isinstance(job, ChatJob):
+            raise TrackbedError(_only_chat(job_file, job.data.kind))
+        effort = Effort(progress, _within_quota(workers))
+        paths = data_path(job.data.train), data_path(job.data.heldout)
+        return check(hub.resolve(job.model.name), *paths, job.data, effort)
+
+
+def _only_chat(job_file: Path, kind: str) -> Problem:
+    return Problem(
+        id="data.not-chat",
+        where=str(job_file),
+        what=f"the job's data is of kind {kind}, which has no tokens",
+        wanted="a job of kind chat",
+    )
+
+
+def _say_part(part: str, values: dict[str, Any]) -> None:
+    click.echo(
+        f"{part}: {values['samples']} samples, {values['tokens']} tokens, {values['supervised_tokens']} supervised; "
+        f"{values['rows']} rows, {values['filled']:.1%} filled; "
+        f"{values['dropped']} dropped, {values['truncated']} truncated"
+    )
+    speed = f"{values['tokens'] / max(values['seconds'], 1e-3):,.0f} tokens/s"
+    how = f"made in {values['seconds']:.1f} s, {speed}" if values["made"] else "already prepared"
+    click.echo(f"  format {values['format']}; {how}; {values['prepared']}")
+    for text in values["dropped_samples"]:
+        click.echo(f"  dropped: {text}")
+
+
+def _check_lines(data: Path, form: str, most: int, *, as_json: bool, workers: int) -> None:
+    from trackbed.data.check import Effort, scan
+
+    with _problems_as_json(as_json), _progress(quiet=as_json) as progress:
+        found = scan(data, form, most, Effort(progress, _within_quota(workers)))
+    problems = found.pop("problems")
+    if as_json:
+        click.echo(json.dumps({**found, "problems": [asdict(problem) for problem in problems]}, indent=2))
+    else:
+        _say_lines(data, found, problems)
+    if found["faults"]:
+        raise click.exceptions.Exit(TrackbedError.exit_code)
+
+
+def _say_lines(data: Path, found: dict[str, Any], problems: list[Problem]) -> None:
+    for problem in problems:
+        click.echo(f"error: {problem}", err=True)
+    if found["faults"] > len(problems):
+        click.echo(f"and {found['faults'] - len(problems)} more faulty lines; --most N names more", err=True)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in found["kinds"].items())
+    click.echo(
+        f"{data}: {found['conversations']} conversations in the format {found['format']}, "
+        f"{found['faults']} faulty{f' ({kinds})' if kinds else ''}"
+    )
+
+
+@contextmanager
+def _problems_as_json(asked: bool) -> Iterator[None]:
+    try:
+        yield
+    except TrackbedError as error:
+        if asked:
+            click.echo(json.dumps({"problems": [asdict(problem) for problem in error.problems]}))
+        raise
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Progress on standard error, so that what is printed can be piped; nothing where JSON is wanted."""
+    if quiet:
+        yield lambda stage, done, total: None
+        return
+    with looks.stages(Console(stderr=True)) as progress:
+        yield progress
+
+
+def _within_quota(asked: int) -> int:
+    """As many processes as were asked for; else as the group's quota allows, where that is less than the processors
+    there are; else 0, and the size of the data decides."""
+    from trackbed.validate.machine.cgroup import limits
+
+    quota = limits().cpu_quota
+    return asked or (max(1, int(quota)) if quota < len(os.sched_getaffinity(0)) else 0)
 
 
 @click.group(name="job")

@@ -78,11 +78,12 @@ class Step:
 class Batches:
     """The stream of training batches for one rank; keeps the contract of `trackbed.data.pipeline`.
 
-    A window of samples bounds how far apart the samples of one chunk lie, for sets larger than memory; 0 shuffles all.
+    `config.window` samples bound how far apart the samples of one chunk lie, for sets larger than memory; 0 shuffles
+    all of them.
     """
 
-    def __init__(self, samples: Sequence[Sample], config: DataConfig, share: Share, *, window: int = 0) -> None:
-        self._samples, self._config, self._share, self._window = samples, config, share, window
+    def __init__(self, samples: Sequence[Sample], config: DataConfig, share: Share) -> None:
+        self._samples, self._config, self._share, window = samples, config, share, config.window
         self._lengths, self._targets = _counts(samples)
         self._order = Order(len(samples), config.seed, window=window)
         reach = max(1, window // BLOCKS_IN_WINDOW) * BLOCKS_IN_WINDOW
@@ -126,7 +127,7 @@ class Batches:
         """Hash of data and settings. Worlds and rows may differ where a step takes as many rows in all."""
         samples = self._samples.digest if isinstance(self._samples, Counted) else _hash(self._samples)
         length = self._config.row_length if self._config.pack else 0
-        said = [samples, self._config.seed, length, self._window, self._share.step, PACKING]
+        said = [samples, self._config.seed, length, self._config.window, self._share.step, PACKING]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     def rows_in_epoch(self, epoch: int) -> int:

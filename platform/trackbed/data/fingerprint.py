@@ -27,7 +27,6 @@ MIB = 1 << 20
 LARGEST_PART = 8 * MIB
 PARTS_OF_A_SMALL_FILE = 64
 SETTLED_NS = 2_000_000_000
-STAGE = "hash data"
 
 
 @dataclass(frozen=True)
@@ -135,6 +134,8 @@ def _cut(path: Path, part_bytes: int) -> list[tuple[int, int]]:
 
 def _hash_parts(cuts: list[tuple[Path, int, int]], progress: Progress) -> dict[tuple[Path, int], Part]:
     done, total = 0, sum(end - start for _, start, end in cuts)
+    names = sorted({path.name for path, _, _ in cuts})
+    stage = f"hash {names[0] if len(names) == 1 else f'{len(names)} files'}" if names else ""
     hashed = {}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         waiting = {pool.submit(_hash_part, *cut): cut for cut in cuts}
@@ -142,7 +143,7 @@ def _hash_parts(cuts: list[tuple[Path, int, int]], progress: Progress) -> dict[t
             path, start, end = waiting[future]
             hashed[path, start] = future.result()
             done += end - start
-            progress(STAGE, done, total)
+            progress(stage, done, total)
     return hashed
 
 

@@ -53,9 +53,12 @@ class Task:
     begins: int
     sha256: str
     format: str
-    max_length: int
-    too_long: str
-    target: str
+    max_length: int = 0
+    too_long: str = ""
+    target: str = ""
+    """The file to write; without one the lines are only looked at."""
+    most: int = chat.MOST_PROBLEMS
+    """Faults that are kept of the part."""
 
 
 @dataclass
@@ -119,15 +122,45 @@ def read(path: Path) -> tuple[Made, Arrays] | None:
     return Made.from_json(arrays.pop("made").tobytes()), arrays
 
 
-class _Work:
+def scan(task: Task) -> Made:
+    """Look at the lines of a part and encode nothing; `samples` are the good ones."""
+    reader, made = _Reader(task), Made(task.index)
+    for number, _, raw in _lines(task):
+        made.samples += reader.parse(number, raw) is not None
+    made.kinds, made.faults = dict(reader.kinds), reader.faults
+    return made
+
+
+class _Reader:
+    """Parses lines, and keeps what is wrong with them."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.kinds: Counter[str] = Counter()
+        self.faults: list[Problem] = []
+
+    def parse(self, number: int, raw: bytes) -> Conversation | None:
+        if number < self.task.begins or not raw.strip():
+            return None
+        where = f"{self.task.path}:{number}"
+        item = chat.parse(raw, where, Format(self.task.format), first=number == 1)
+        if isinstance(item, Conversation):
+            return item
+        self.fault([item])
+        return None
+
+    def fault(self, problems: Sequence[Problem]) -> None:
+        self.kinds.update(problem.id for problem in problems)
+        self.faults += problems[: self.task.most - len(self.faults)]
+
+
+class _Work(_Reader):
     """Gathers the samples of a part."""
 
     def __init__(self, task: Task, tokenizer: Any) -> None:
-        small = len(tokenizer) <= SMALL_VOCABULARY
-        self._task, self._tokenizer = task, tokenizer
-        self._made = Made(task.index, dtype="uint16" if small else "uint32")
-        self._kinds: Counter[str] = Counter()
-        self._samples: list[Sample] = []
+        super().__init__(task)
+        self._tokenizer = tokenizer
+        self._made = Made(task.index, dtype="uint16" if len(tokenizer) <= SMALL_VOCABULARY else "uint32")
         self._ids: list[npt.NDArray[Any]] = []
         self._supervised: list[npt.NDArray[np.uint8]] = []
         self._rows: dict[str, list[Any]] = {"lengths": [], "targets": [], "lines": [], "dropped": []}
@@ -135,12 +168,9 @@ class _Work:
     def add(self, group: Sequence[Line]) -> None:
         conversations, places = [], []
         for number, offset, raw in group:
-            item = self._parse(number, raw)
-            if isinstance(item, Conversation):
-                conversations.append(item)
-                places.append((self._task.file, number, offset))
-            elif item:
-                self._fault([item])
+            if conversation := self.parse(number, raw):
+                conversations.append(conversation)
+                places.append((self.task.file, number, offset))
         for place, sample in zip(places, self._encode(conversations), strict=True):
             if sample:
                 self._take(sample, place)
@@ -149,7 +179,7 @@ class _Work:
         lengths, made = self._rows["lengths"], self._made
         made.samples, made.tokens, made.dropped = len(lengths), sum(lengths), len(self._rows["dropped"])
         made.supervised = sum(int(part.sum()) for part in self._supervised)
-        made.kinds = dict(self._kinds)
+        made.kinds, made.faults = dict(self.kinds), self.faults
         return made
 
     def arrays(self) -> Arrays:
@@ -162,12 +192,6 @@ class _Work:
             "dropped": np.array(self._rows["dropped"], dtype=np.int64).reshape(-1, 3),
         }
 
-    def _parse(self, number: int, raw: bytes) -> Conversation | Problem | None:
-        if number < self._task.begins or not raw.strip():
-            return None
-        where = f"{self._task.path}:{number}"
-        return chat.parse(raw, where, Format(self._task.format), first=number == 1)
-
     def _encode(self, conversations: list[Conversation]) -> list[Sample | None]:
         try:
             return list(tokenise(conversations, self._tokenizer))
@@ -179,16 +203,16 @@ class _Work:
         try:
             (sample,) = tokenise([conversation], self._tokenizer)
         except DataError as error:
-            self._fault(error.problems)
+            self.fault(error.problems)
             return None
         return sample
 
     def _take(self, sample: Sample, place: tuple[int, int, int]) -> None:
-        tokens, limit = len(sample.ids), self._task.max_length
+        tokens, limit = len(sample.ids), self.task.max_length
         excess = max(0, tokens - limit)
-        if excess and self._task.too_long == "fail":
-            self._fault([_too_long(sample, limit)])
-        elif excess and self._task.too_long == "drop":
+        if excess and self.task.too_long == "fail":
+            self.fault([_too_long(sample, limit)])
+        elif excess and self.task.too_long == "drop":
             self._rows["dropped"].append((*place[:2], tokens))
         else:
             self._made.truncated += bool(excess)
@@ -204,10 +228,6 @@ class _Work:
         self._supervised.append(supervised.astype(np.uint8))
         for name, value in (("lengths", len(ids)), ("targets", targets), ("lines", place)):
             self._rows[name].append(value)
-
-    def _fault(self, problems: Sequence[Problem]) -> None:
-        self._kinds.update(problem.id for problem in problems)
-        self._made.faults += problems[: chat.MOST_PROBLEMS - len(self._made.faults)]
 
 
 def _lines(task: Task) -> Iterator[Line]:
@@ -264,9 +284,10 @@ def _text(text: str) -> npt.NDArray[np.uint8]:
 def _serve(model: Path, answers: TextIO) -> None:
     tokenizer = None
     for line in sys.stdin:
+        task = Task(**json.loads(line))
         try:
-            tokenizer = tokenizer or load_tokenizer(model)
-            answer = make(Task(**json.loads(line)), tokenizer).to_json()
+            tokenizer = tokenizer or (load_tokenizer(model) if task.target else None)
+            answer = (make(task, tokenizer) if task.target else scan(task)).to_json()
         except TrackbedError as error:
             kind = "model" if isinstance(error, ModelError) else "data"
             answer = json.dumps({"error": kind, "problems": [asdict(problem) for problem in error.problems]})

@@ -21,7 +21,9 @@ from typing import Any
 
 import trackbed
 from trackbed.data.encode import load_tokenizer
-from trackbed.data.part import Made, Task, make
+from trackbed.data.fingerprint import File
+from trackbed.data.part import Made, Task, make, scan
+from trackbed.data.recipe import Head
 from trackbed.errors import DataError, ModelError, Problem
 
 # Below this many bytes a second process costs more than it saves.
@@ -33,15 +35,28 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def work_off(tasks: Sequence[Task], model: Path, workers: int = 0) -> Iterator[Made]:
-    """Do all tasks, in any order. workers = 0: as many as there are processors, or none where it is not worth it."""
-    small = sum(task.end - task.start for task in tasks) < WORTH_A_PROCESS
-    wanted = min(workers or (1 if small else cores()), len(tasks))
+def work_off(todo: Sequence[Task], model: Path, workers: int = 0) -> Iterator[Made]:
+    """Do all todo, in any order; `model` is for those that encode. workers = 0: as many processes as there are
+    processors, or none where it is not worth it."""
+    small = sum(task.end - task.start for task in todo) < WORTH_A_PROCESS
+    wanted = min(workers or (1 if small else cores()), len(todo))
     if wanted > 1:
-        yield from _Pool(tasks, model, wanted)
-    elif tasks:
-        tokenizer = load_tokenizer(model)
-        yield from (make(task, tokenizer) for task in tasks)
+        yield from _Pool(todo, model, wanted)
+    elif todo:
+        tokenizer = load_tokenizer(model) if todo[0].target else None
+        yield from (make(task, tokenizer) if tokenizer else scan(task) for task in todo)
+
+
+def tasks(files: Sequence[File], head: Head) -> Iterator[Task]:
+    """A task for each part of the files, in order: to look at its lines, and no more."""
+    index = 0
+    for number, file in enumerate(files):
+        line = 1
+        begins = head.begins[1] if number == head.begins[0] else 1
+        for part in file.parts:
+            place = (part.start, part.end, line, begins, part.sha256)
+            yield Task(index, number, str(file.path), *place, head.format.value)
+            line, index = line + part.lines, index + 1
 
 
 class _Pool:
@@ -56,18 +71,20 @@ class _Pool:
 
     def __iter__(self) -> Iterator[Made]:
         processes = [_start(self._model) for _ in range(self._workers)]
+        threads = [threading.Thread(target=self._feed, args=(process,), daemon=True) for process in processes]
         try:
-            for process in processes:
-                threading.Thread(target=self._feed, args=(process,), daemon=True).start()
+            for thread in threads:
+                thread.start()
             for _ in range(self._count):
                 answer = self._answers.get()
                 if isinstance(answer, BaseException):
                     raise answer
                 yield answer
         finally:
-            for process in processes:
+            for process, thread in zip(processes, threads, strict=True):
                 process.kill()
-                process.wait()
+                thread.join()
+                _close(process)
 
     def _feed(self, process: subprocess.Popen[str]) -> None:
         try:
@@ -86,6 +103,15 @@ def _start(model: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
     )
+
+
+def _close(process: subprocess.Popen[str]) -> None:
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        # What is still to be written is for a worker that is gone.
+        with suppress(BrokenPipeError):
+            if pipe:
+                pipe.close()
 
 
 def _ask(process: subprocess.Popen[str], task: Task) -> Made:

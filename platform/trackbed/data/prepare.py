@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,11 @@ from trackbed import folders
 from trackbed.data import part
 from trackbed.data.fingerprint import Progress
 from trackbed.data.part import Made, Task
-from trackbed.data.pool import work_off
+from trackbed.data.pool import tasks, work_off
 from trackbed.data.prepared import COLUMNS, Prepared, opened
 from trackbed.data.recipe import LAYOUT, Ingredients, Recipe, first_of, gather, nothing_in
 from trackbed.errors import DataError, Problem, TrackbedError
 
-STAGE = "prepare"
 WAITING = "wait for another job that prepares this data"
 # After any other fault the data or the model is changed and has another key: parts of this one would never be used.
 TO_BE_TRIED_AGAIN = ("data.worker-died", "data.cache-write")
@@ -70,54 +70,47 @@ def _make(ingredients: Ingredients, progress: Progress, workers: int) -> Prepare
     staging = ingredients.folder.with_name(f".{ingredients.folder.name}.parts")
     with part.writing(staging):
         staging.mkdir(exist_ok=True)
-    tasks = list(_tasks(ingredients, staging))
+    todo = list(_tasks(ingredients, staging))
     try:
-        made = _encode(tasks, ingredients.recipe.model, progress, workers)
+        made = _encode(todo, ingredients.recipe, progress, workers)
         _judge(ingredients, made)
     except TrackbedError as error:
         if error.problems[0].id not in TO_BE_TRIED_AGAIN:
             shutil.rmtree(staging)
         raise
     with part.writing(staging):
-        _join(tasks, made, ingredients, staging / "joined")
+        _join(todo, made, ingredients, staging / "joined")
         shutil.rmtree(ingredients.folder, ignore_errors=True)
         os.replace(staging / "joined", ingredients.folder)
         folders.sync(ingredients.folder.parent)
     shutil.rmtree(staging)
-    return Prepared(ingredients.folder, [file.path for file in ingredients.files])
+    return Prepared(ingredients.folder, [file.path for file in ingredients.files], fresh=True)
 
 
 def _tasks(ingredients: Ingredients, staging: Path) -> Iterator[Task]:
-    recipe, head, index = ingredients.recipe, ingredients.head, 0
-    for number, file in enumerate(ingredients.files):
-        line = 1
-        begins = head.begins[1] if number == head.begins[0] else 1
-        for piece in file.parts:
-            yield Task(
-                index, number, str(file.path), piece.start, piece.end, line, begins, piece.sha256,
-                head.format.value, recipe.max_length, recipe.too_long, str(staging / f"{index:06}.npz"),
-            )  # fmt: skip
-            line += piece.lines
-            index += 1
+    recipe = ingredients.recipe
+    for task in tasks(ingredients.files, ingredients.head):
+        target = str(staging / f"{task.index:06}.npz")
+        yield replace(task, max_length=recipe.max_length, too_long=recipe.too_long, target=target)
 
 
-def _encode(tasks: Sequence[Task], model: Path, progress: Progress, workers: int) -> list[Made]:
+def _encode(todo: Sequence[Task], recipe: Recipe, progress: Progress, workers: int) -> list[Made]:
     """What came of each part, in order; parts that an earlier try left whole are not made again."""
-    made = {task.index: found[0] for task in tasks if (found := part.read(Path(task.target)))}
-    total = sum(task.end - task.start for task in tasks)
-    done = sum(task.end - task.start for task in tasks if task.index in made)
-    progress(STAGE, done, total)
-    for result in work_off([task for task in tasks if task.index not in made], model, workers):
+    made = {task.index: found[0] for task in todo if (found := part.read(Path(task.target)))}
+    stage, total = f"prepare {recipe.data.name}", sum(task.end - task.start for task in todo)
+    done = sum(task.end - task.start for task in todo if task.index in made)
+    progress(stage, done, total)
+    for result in work_off([task for task in todo if task.index not in made], recipe.model, workers):
         made[result.index] = result
-        done += tasks[result.index].end - tasks[result.index].start
-        progress(STAGE, done, total)
-    return [made[task.index] for task in tasks]
+        done += todo[result.index].end - todo[result.index].start
+        progress(stage, done, total)
+    return [made[task.index] for task in todo]
 
 
 def _judge(ingredients: Ingredients, made: Sequence[Made]) -> None:
     """Raise what is wrong with the data as a whole."""
     head, path = ingredients.head, ingredients.recipe.data
-    count = head.count + sum(item.fault_count for item in made)
+    count = head.kinds.total() + sum(item.fault_count for item in made)
     if count:
         faults = [*head.faults, *(fault for item in made for fault in item.faults)]
         raise DataError(first_of(faults, count, path))
@@ -140,7 +133,7 @@ def _nothing_left(ingredients: Ingredients, dropped: int) -> DataError:
     )
 
 
-def _join(tasks: Sequence[Task], made: Sequence[Made], ingredients: Ingredients, target: Path) -> None:
+def _join(todo: Sequence[Task], made: Sequence[Made], ingredients: Ingredients, target: Path) -> None:
     """Lay the parts behind one another, one of them in memory at a time."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
@@ -148,7 +141,7 @@ def _join(tasks: Sequence[Task], made: Sequence[Made], ingredients: Ingredients,
         outputs = {name: stack.enter_context(_Output(target / f"{name}.bin")) for name in COLUMNS}
         outputs["offsets"].write(np.zeros(1, dtype=np.int64))
         tokens = 0
-        for task in tasks:
+        for task in todo:
             arrays = _part(task)
             arrays["offsets"] = tokens + np.cumsum(arrays["lengths"])
             tokens += int(arrays["lengths"].sum())

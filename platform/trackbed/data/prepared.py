@@ -53,10 +53,10 @@ class Lazy(Sequence[ItemT]):
 
 
 class Prepared(Lazy[Sample]):
-    """Samples of a data set, read from the files when they are asked for."""
+    """Samples of a data set, read from the files when they are asked for. `fresh`: made by the call that gave it."""
 
-    def __init__(self, folder: Path, files: Sequence[Path]) -> None:
-        self.folder, self._files = folder, list(files)
+    def __init__(self, folder: Path, files: Sequence[Path], *, fresh: bool = False) -> None:
+        self.folder, self._files, self.fresh = folder, list(files), fresh
         meta = json.loads((folder / "meta.json").read_bytes())
         self._arrays = {name: _map(folder, name, meta["dtype"]) for name in COLUMNS}
         self.format = Format(meta["format"])

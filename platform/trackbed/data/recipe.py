@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from trackbed import folders
@@ -45,12 +47,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Head:
-    """The format, and where it was recognised: (file number, line). The lines before that are faults: how many, and
-    the first of them."""
+    """The format, and where it was recognised: (file number, line). The lines before that are faults: how many of each
+    id, and the first of them."""
 
     format: Format
     begins: tuple[int, int] = (0, 1)
-    count: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
     faults: list[Problem] = field(default_factory=list)
 
 
@@ -61,22 +63,31 @@ class Ingredients:
     recipe: Recipe
     files: list[File]
     head: Head
-    key: str
+
+    @cached_property
+    def key(self) -> str:
+        recipe = self.recipe
+        hashes = [digest(self.files), tokenizer_hash(recipe.model)]
+        said = [*hashes, self.head.format.value, recipe.max_length, recipe.too_long, LAYOUT]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
 
     @property
     def folder(self) -> Path:
         return folders.cache() / "prepared" / self.key
 
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
 
 def gather(recipe: Recipe, progress: Progress) -> Ingredients:
-    """Hash the data, or believe the index, and work out the key. DataError for data that cannot be read."""
+    """Hash the data, or believe the index, and see its format. DataError for data that cannot be read."""
     paths = jsonl_files(recipe.data)
     files = fingerprint(paths, recipe.part_bytes, progress)
     if not any(file.size for file in files):
         raise nothing_in(recipe.data)
     head = Head(Format(recipe.format)) if recipe.format != "auto" else _recognise(recipe.data, paths)
-    said = [digest(files), tokenizer_hash(recipe.model), head.format.value, recipe.max_length, recipe.too_long, LAYOUT]
-    return Ingredients(recipe, files, head, hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32])
+    return Ingredients(recipe, files, head)
 
 
 def tokenizer_hash(model: Path) -> str:
@@ -99,17 +110,17 @@ def nothing_in(path: Path) -> DataError:
 def _recognise(data: Path, paths: Sequence[Path]) -> Head:
     """The format of the first line that shows one; DataError with all faults when there is no such line."""
     faults: list[Problem] = []
-    count = 0
+    kinds: Counter[str] = Counter()
     for number, path in enumerate(paths):
         for line, raw in lines.numbered(path):
             found = _recognise_line(raw, f"{path}:{line}", first=line == 1)
             if isinstance(found, Format):
-                return Head(found, (number, line), count, faults)
-            count += 1
-            faults += [found] if count <= MOST_PROBLEMS else []
+                return Head(found, (number, line), kinds, faults)
+            kinds[found.id] += 1
+            faults += [found] if len(faults) < MOST_PROBLEMS else []
             if _hopeless(found, raw):
                 raise DataError(faults)
-    raise DataError(first_of(faults, count, data)) if faults else nothing_in(data)
+    raise DataError(first_of(faults, kinds.total(), data)) if faults else nothing_in(data)
 
 
 def _recognise_line(raw: bytes, where: str, *, first: bool) -> Format | Problem:
