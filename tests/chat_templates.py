@@ -161,7 +161,8 @@ BY_NAME = {family.name: family for family in FAMILIES}
 
 FRAGMENTS = [
     "yes", " no", "\nit is 3", "\n\n", "  two", "a\tb", "héllo", "e\u0301", "日本語", "🙂", "👩‍👩‍👧", "ﬁ", "</b>",
-    "[INST]", "assistant", "{{ x }}", "\\n", "'", '"', "0", "...", "\u00a0", "end \n", "is it", "\r\n", "<|im", "ⅷ", "\u200b",
+    "[INST]", "assistant", "{{ x }}", "\\n", "'", '"', "0", "...", "\u00a0", "end \n", "is it", "\r\n", "<|im", "ⅷ",
+    "\u200b",
 ]  # fmt: skip
 
 

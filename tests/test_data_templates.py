@@ -3,6 +3,7 @@ template and the tokenizer; and the ids are the tokenizer's own for the whole te
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,17 @@ def test_a_tokenizer_without_offsets_is_refused() -> None:
     tokenizer.chat_template = CHATML
     with pytest.raises(ModelError, match="cannot say which characters a token is"):
         sample_of(made(CASES["single"]), tokenizer)
+
+
+@EACH
+def test_a_batch_is_encoded_as_each_is_alone(family: Family) -> None:
+    """What the texts of a batch begin with is tokenised once, and the ends of turns are remembered."""
+    tokenizer, system = loaded(family), [("system", "be brief\n")] if family.system else []
+    batch = [made(system + turns) for turns in conversations(replace(family, system=False), 40, seed=3)]
+    for conversation, sample in zip(batch, tokenise(batch, tokenizer), strict=True):
+        alone = sample_of(conversation, tokenizer)
+        assert sample.ids.tolist() == alone.ids.tolist()
+        assert sample.supervised.tolist() == alone.supervised.tolist()
 
 
 def test_a_tokenizer_left_padding_by_somebody_else_pads_no_sample() -> None:

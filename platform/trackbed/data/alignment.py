@@ -45,6 +45,8 @@ class Aligner:
         self._size = len(tokenizer)
         self._steps = _steps(self._backend.pre_tokenizer)
         self._normalizer = _component(self._backend.normalizer).get("type")
+        added = tokenizer.added_tokens_decoder.values()
+        self._special = [str(token.content) for token in added if _splits(token)]
         self._lengths = _byte_lengths(tokenizer) if self._counts_bytes() else None
 
     def fits(self, tokenizer: Any) -> bool:
@@ -59,8 +61,18 @@ class Aligner:
         if self._lengths is None:
             return [self._by_offsets(item) for item in rendered]
         items = [_composed(item) for item in rendered] if self._normalizer == "NFC" else rendered
-        batch = self._backend.encode_batch_fast([item.text for item in items], add_special_tokens=False)
-        return [self._by_bytes(item, np.array(found.ids, np.int64)) for item, found in zip(items, batch, strict=True)]
+        return [self._by_bytes(item, ids) for item, ids in zip(items, self._ids([i.text for i in items]), strict=True)]
+
+    def _ids(self, texts: list[str]) -> list[Ids]:
+        """The ids of texts. What all of them begin with, often a long system turn, is tokenised once."""
+        shared = self._shared(_beginning(texts)) if len(texts) > 1 else 0
+        head = self._backend.encode(texts[0][:shared], add_special_tokens=False).ids if shared else []
+        batch = self._backend.encode_batch_fast([text[shared:] for text in texts], add_special_tokens=False)
+        return [np.array(head + found.ids, np.int64) for found in batch]
+
+    def _shared(self, beginning: str) -> int:
+        """Where a text may be cut without changing its ids: before a special token, on which tokenizers split first."""
+        return max((beginning.rfind(token) for token in self._special), default=0)
 
     def _counts_bytes(self) -> bool:
         """Whether the tokens' bytes, one after the other, are the text's: then lengths tell the places, for half the
@@ -141,6 +153,17 @@ def aligner(tokenizer: Any) -> Aligner:
     if known is None or not known.fits(tokenizer):
         known = _aligners[tokenizer] = Aligner(tokenizer)
     return known
+
+
+def _beginning(texts: list[str]) -> str:
+    """What all texts begin with: what the first and the last of them in order do."""
+    first, last = min(texts), max(texts)
+    pairs = enumerate(zip(first, last, strict=False))
+    return first[: next((at for at, (one, other) in pairs if one != other), len(first))]
+
+
+def _splits(token: Any) -> bool:
+    return token.special and not (token.lstrip or token.rstrip or token.single_word or token.normalized)
 
 
 def _component(part: Any) -> dict[str, Any]:

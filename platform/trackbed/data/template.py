@@ -8,7 +8,6 @@ words: an answer may hold any of them, and in many models the padding token is t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,9 +42,9 @@ class Template:
         self._with_tools = compiled(tokenizer.get_chat_template(tools=[{}]))
         self._eos = tokenizer.eos_token or ""
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} | {self._eos}
-        ends = "|".join(re.escape(text) for text in sorted(special - {""}, key=len, reverse=True)) or "(?!)"
-        self._ends = re.compile(f"(?:{ends})$")
-        self._closed = re.compile(f"((?:{ends}))\\s+(?:{ends})$")
+        self._ends = tuple(special - {""})
+        # How turns were seen to look: what is written before the content, whether that is stripped, and what ends it.
+        self.shapes: set[tuple[str, bool, str]] = set()
         self._fixed = {**self._plain.globals, **tokenizer.special_tokens_map, "documents": None}
 
     def rendered(self, conversation: Conversation) -> Rendered | Problem:
@@ -80,9 +79,12 @@ class Template:
     def ended(self, answer: str) -> str:
         """An assistant's turn up to its end tokens; empty when it has none."""
         answer = answer.rstrip()
-        if closed := self._closed.search(answer):
-            return answer[: closed.end(1)]
-        return answer if self._ends.search(answer) else ""
+        last = next((end for end in self._ends if answer.endswith(end)), "")
+        unclosed = answer.removesuffix(last)
+        # What follows the end token on a line of its own is the closing, not the turn.
+        if (turn := unclosed.rstrip()) != unclosed and turn.endswith(self._ends):
+            return turn
+        return answer if last else ""
 
 
 class _Rendering:
@@ -107,15 +109,31 @@ class _Rendering:
 
     def span(self, whole: str, index: int) -> Span:
         """Where turn `index` is learnt: its content and its end tokens, without the newline after."""
-        after = self._beginning(whole, index + 1)
-        start = self._start(after, index)
-        ended = self._template.ended(after[start:])
+        before = self.text(index, generate=True)
+        start = len(before) if whole.startswith(before) else self._header(whole, index)
+        last = index == len(self._turns) - 1
+        # The prompt and the next prompt are beginnings of the whole, so this turn is where it is seen to be.
+        if not last and (end := self._seen(whole, start, index)):
+            return start, end
+        turn = self._template.ended(self._beginning(whole, index + 1)[start:])
         content = self._turns[index]["content"].rstrip()
         # A content may end like an end token, but then the template's own must follow.
-        if not ended or (content and ended.endswith(content)):
+        if not turn or (content and turn.endswith(content)):
             wanted = "a template whose assistant turns end with a special token; without one the model never stops"
             raise self._refused("model.template-no-end", f"no special token ends {_turn(index)}", wanted)
-        return start, start + len(ended)
+        if not last:
+            self._template.shapes |= _shapes(turn, self._turns[index]["content"])
+        return start, start + len(turn)
+
+    def _seen(self, whole: str, start: int, index: int) -> int:
+        """The end of a turn that looks like those whose ends were worked out before; 0 when it does not."""
+        content = self._turns[index]["content"]
+        if "tool_calls" not in self._turns[index]:
+            for lead, stripped, end in self._template.shapes:
+                turn = f"{lead}{content.strip() if stripped else content}{end}"
+                if whole.startswith(turn, start):
+                    return start + len(turn)
+        return 0
 
     def _beginning(self, whole: str, turns: int) -> str:
         """The text of the first turns, which must be a beginning of the whole."""
@@ -127,27 +145,23 @@ class _Rendering:
                 return beginning
         raise self._inseparable("the chat template rewrites earlier turns, so what is learnt cannot be told apart")
 
-    def _start(self, after: str, index: int) -> int:
-        before = self.text(index, generate=True)
-        if after.startswith(before):
-            return len(before)
-        # Some templates write into the generation prompt what they leave out of a finished turn.
+    def _header(self, whole: str, index: int) -> int:
+        """Where the content begins, by its header: some templates write into the generation prompt what they leave out
+        of a finished turn."""
+        after, content, mark = self._beginning(whole, index + 1), self._turns[index]["content"], MARK.format(0)
         begun = self._beginning(after, index)
-        content, mark = self._turns[index]["content"], MARK.format(0)
         marked = self._render([*self._turns[:index], {**self._turns[index], "content": mark}], self._conversation.tools)
         header, found, rest = marked.partition(mark)
-        answer = after[len(header) :]
         if not found or mark in rest or not (header.startswith(begun) and after.startswith(header)):
             raise self._inseparable(f"the generation prompt is no beginning of {_turn(index)}, nor is another found")
-        if not answer.startswith((content, content.strip())):
+        if not after[len(header) :].startswith((content, content.strip())):
             raise self._inseparable(f"the chat template rewrites the content of {_turn(index)}")
         return len(header)
 
     def check_all_is_there(self, whole: str) -> None:
         """Raises DataError when the template leaves something out, which would be trained as if it had not been."""
         messages, tools = self._conversation.messages, self._conversation.tools
-        plain = not tools and not any(message.tool_calls or message.role == "tool" for message in messages)
-        if plain and all(message.content.strip() in whole for message in messages):
+        if not tools and all(_is_plain(message) and message.content.strip() in whole for message in messages):
             return
         marks = _Marks()
         marked_tools = [_marked_tool(tool, marks) for tool in tools]
@@ -182,8 +196,22 @@ class _Marks(dict[str, str]):
         return name
 
 
+def _shapes(turn: str, content: str) -> set[tuple[str, bool, str]]:
+    """How a turn looks, when it is its content, perhaps after a space, and an end."""
+    for stripped, text in ((False, content), (True, content.strip())):
+        at = turn.find(text) if text else -1
+        lead, end = turn[:at], turn[at + len(text) :]
+        if at >= 0 and end and not lead.strip():
+            return {(lead, stripped, end)}
+    return set()
+
+
 def _turn(index: int) -> str:
     return f"message {index + 1}"
+
+
+def _is_plain(message: Message) -> bool:
+    return not message.tool_calls and message.role != "tool"
 
 
 def _marked(message: Message, index: int, marks: _Marks) -> Json:
