@@ -19,7 +19,8 @@ import pytest
 from conftest import Command, conversation, environ, write_jsonl
 from trackbed.data import chat, lines
 from trackbed.data.check import Effort, scan
-from trackbed.data.encode import load_tokenizer, tokenise
+from trackbed.data.config import DataConfig
+from trackbed.data.encode import encode, load_tokenizer, tokenise
 from trackbed.data.prepare import prepare
 from trackbed.data.prepared import Prepared, open_prepared
 from trackbed.data.recipe import Recipe
@@ -137,6 +138,56 @@ def test_faults_are_reported_as_reading_reports_them_and_nothing_is_kept(
     assert not cache.exists() or left_over(cache) == []
 
 
+def test_what_the_template_refuses_is_named_between_the_faulty_lines(recipe: Recipe, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in recipe.model.iterdir():
+        (model / path.name).write_bytes(path.read_bytes())
+    refuse = "{% if 'number 7 ' in messages[0]['content'] %}{{ raise_exception('no seven') }}{% endif %}"
+    template = model / "chat_template.jinja"
+    template.write_text(refuse + template.read_text())
+    raw = recipe.data.read_bytes().splitlines(keepends=True)
+    recipe.data.write_bytes(b"".join([*raw[:4], b"[]\n", *raw[4:], b"[]\n"]))
+    with pytest.raises(DataError, match="no seven") as caught:
+        prepare(replace(recipe, model=model), workers=2)
+    assert [problem.where for problem in caught.value.problems] == [f"{recipe.data}:{n}" for n in (5, 9, COUNT + 2)]
+
+
+def cut_off(recipe: Recipe, too_long: str, max_length: int) -> DataConfig:
+    """Data of which every third sample has a long last turn of the user, and a config that cuts there."""
+    records = [conversation(index) for index in range(COUNT)]
+    for record in records[::3]:
+        record["messages"].append({"role": "user", "content": "and then, " * 40})
+    write_jsonl(recipe.data, records)
+    limits = {"max_length": max_length, "too_long": too_long, "row_length": 100}
+    return DataConfig.model_validate({"train": "t", "heldout": "h", **limits})
+
+
+def test_what_is_dropped_and_why_is_that_of_encoding_the_whole_file(recipe: Recipe, tokenizer: Any) -> None:
+    config = cut_off(recipe, "truncate_left", 60)
+    plain = encode(recipe.data, tokenizer, config)
+    prepared = prepare(Recipe.of(recipe.data, recipe.model, config))
+    assert len(prepared.dropped) == len(range(0, COUNT, 3))
+    assert list(prepared.dropped) == plain.dropped
+    assert (prepared.truncated, prepared.tokens) == (plain.truncated, plain.tokens)
+    assert [sample.where for sample in prepared] == [sample.where for sample in plain.samples]
+
+
+@pytest.mark.parametrize(("too_long", "max_length"), [("drop", 8), ("truncate_left", 8)])
+def test_nothing_left_is_refused_as_encoding_refuses_it(
+    recipe: Recipe, tokenizer: Any, cache: Path, too_long: str, max_length: int
+) -> None:
+    config = cut_off(recipe, too_long, max_length)
+    if too_long == "truncate_left":
+        write_jsonl(recipe.data, [json.loads(line) for line in recipe.data.read_text().splitlines()[::3]])
+    with pytest.raises(DataError) as plain:
+        encode(recipe.data, tokenizer, config)
+    with pytest.raises(DataError) as caught:
+        prepare(Recipe.of(recipe.data, recipe.model, config))
+    assert caught.value.problems == plain.value.problems
+    assert left_over(cache) == []
+
+
 def test_a_missing_file_is_named(recipe: Recipe) -> None:
     recipe.data.unlink()
     with pytest.raises(DataError, match="cannot be read: No such file"):
@@ -164,18 +215,14 @@ def test_long_samples_are_dropped_cut_or_refused(recipe: Recipe) -> None:
     assert len(dropped) == 2
     assert [item.where for item in dropped.dropped] == [f"{recipe.data}:2", f"{recipe.data}:4"]
     assert dropped.dropped[0].reason.endswith("tokens, at most 96")
+    with pytest.raises(IndexError):
+        dropped[2]
     cut = prepare(replace(recipe, too_long="truncate_left"))
     assert cut.truncated == 2
     assert cut.lengths.max() == 96
     with pytest.raises(DataError) as caught:
         prepare(replace(recipe, too_long="fail"))
     assert [problem.where for problem in caught.value.problems] == [f"{recipe.data}:2", f"{recipe.data}:4"]
-
-
-def test_data_of_which_nothing_is_left_is_refused_with_the_count(recipe: Recipe, cache: Path) -> None:
-    with pytest.raises(DataError, match=f"every one of the {COUNT} samples was dropped"):
-        prepare(replace(recipe, max_length=8))
-    assert left_over(cache) == []
 
 
 def test_shards_are_one_set_in_the_order_of_their_names(recipe: Recipe, tmp_path: Path) -> None:

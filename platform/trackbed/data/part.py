@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from trackbed import folders
 from trackbed.data import chat, lines
-from trackbed.data.encode import Sample, load_tokenizer, tokenise
+from trackbed.data.config import DataConfig
+from trackbed.data.encode import Dropped, Sample, attempt, fit, load_tokenizer
 from trackbed.data.fingerprint import changed
 from trackbed.data.formats import Format
 from trackbed.data.turns import Conversation
@@ -122,11 +123,19 @@ def read(path: Path) -> tuple[Made, Arrays] | None:
     return Made.from_json(arrays.pop("made").tobytes()), arrays
 
 
+def limits(max_length: int, too_long: str) -> DataConfig:
+    """What `encode.fit` needs of a job's data section."""
+    return DataConfig.model_validate({"train": "", "heldout": "", "max_length": max_length, "too_long": too_long})
+
+
 def scan(task: Task) -> Made:
     """Look at the lines of a part and encode nothing; `samples` are the good ones."""
     reader, made = _Reader(task), Made(task.index)
     for number, _, raw in _lines(task):
-        made.samples += reader.parse(number, raw) is not None
+        item = reader.parse(number, raw)
+        if isinstance(item, Problem):
+            reader.fault(item)
+        made.samples += isinstance(item, Conversation)
     made.kinds, made.faults = dict(reader.kinds), reader.faults
     return made
 
@@ -139,19 +148,17 @@ class _Reader:
         self.kinds: Counter[str] = Counter()
         self.faults: list[Problem] = []
 
-    def parse(self, number: int, raw: bytes) -> Conversation | None:
+    def parse(self, number: int, raw: bytes) -> Conversation | Problem | None:
+        """What a line holds; None for a blank one, and for one that is a fault already."""
         if number < self.task.begins or not raw.strip():
             return None
         where = f"{self.task.path}:{number}"
-        item = chat.parse(raw, where, Format(self.task.format), first=number == 1)
-        if isinstance(item, Conversation):
-            return item
-        self.fault([item])
-        return None
+        return chat.parse(raw, where, Format(self.task.format), first=number == 1)
 
-    def fault(self, problems: Sequence[Problem]) -> None:
-        self.kinds.update(problem.id for problem in problems)
-        self.faults += problems[: self.task.most - len(self.faults)]
+    def fault(self, problem: Problem) -> None:
+        self.kinds[problem.id] += 1
+        if len(self.faults) < self.task.most:
+            self.faults.append(problem)
 
 
 class _Work(_Reader):
@@ -160,20 +167,25 @@ class _Work(_Reader):
     def __init__(self, task: Task, tokenizer: Any) -> None:
         super().__init__(task)
         self._tokenizer = tokenizer
+        self._config = limits(task.max_length, task.too_long)
         self._made = Made(task.index, dtype="uint16" if len(tokenizer) <= SMALL_VOCABULARY else "uint32")
         self._ids: list[npt.NDArray[Any]] = []
         self._supervised: list[npt.NDArray[np.uint8]] = []
         self._rows: dict[str, list[Any]] = {"lengths": [], "targets": [], "lines": [], "dropped": []}
 
     def add(self, group: Sequence[Line]) -> None:
-        conversations, places = [], []
-        for number, offset, raw in group:
-            if conversation := self.parse(number, raw):
-                conversations.append(conversation)
-                places.append((self.task.file, number, offset))
-        for place, sample in zip(places, self._encode(conversations), strict=True):
-            if sample:
-                self._take(sample, place)
+        items = [(number, offset, self.parse(number, raw)) for number, offset, raw in group]
+        conversations = (item for _, _, item in items if isinstance(item, Conversation))
+        encoded = attempt(conversations, self._tokenizer)
+        for number, offset, item in items:
+            if item:
+                result = item if isinstance(item, Problem) else self._fit(next(encoded))
+                self._take(result, (self.task.file, number, offset))
+
+    def _fit(self, item: Sample | Problem) -> Sample | Dropped | Problem:
+        fitted = item if isinstance(item, Problem) else fit(item, self._config)
+        self._made.truncated += isinstance(fitted, Sample) and fitted is not item
+        return fitted
 
     def result(self) -> Made:
         lengths, made = self._rows["lengths"], self._made
@@ -189,45 +201,20 @@ class _Work(_Reader):
             "lengths": np.array(self._rows["lengths"], dtype=np.int64),
             "targets": np.array(self._rows["targets"], dtype=np.int64),
             "lines": np.array(self._rows["lines"], dtype=np.int64).reshape(-1, 3),
-            "dropped": np.array(self._rows["dropped"], dtype=np.int64).reshape(-1, 3),
+            "dropped": np.array(self._rows["dropped"], dtype=np.int64).reshape(-1, 4),
         }
 
-    def _encode(self, conversations: list[Conversation]) -> list[Sample | None]:
-        try:
-            return list(tokenise(conversations, self._tokenizer))
-        except DataError:
-            # One of them is refused; each on its own tells which, and the others are still looked at.
-            return [self._encode_one(conversation) for conversation in conversations]
-
-    def _encode_one(self, conversation: Conversation) -> Sample | None:
-        try:
-            (sample,) = tokenise([conversation], self._tokenizer)
-        except DataError as error:
-            self.fault(error.problems)
-            return None
-        return sample
-
-    def _take(self, sample: Sample, place: tuple[int, int, int]) -> None:
-        tokens, limit = len(sample.ids), self.task.max_length
-        excess = max(0, tokens - limit)
-        if excess and self.task.too_long == "fail":
-            self.fault([_too_long(sample, limit)])
-        elif excess and self.task.too_long == "drop":
-            self._rows["dropped"].append((*place[:2], tokens))
+    def _take(self, item: Sample | Dropped | Problem, place: tuple[int, int, int]) -> None:
+        if isinstance(item, Problem):
+            self.fault(item)
+        elif isinstance(item, Dropped):
+            self._rows["dropped"].append((*place[:2], item.tokens, item.needs))
         else:
-            self._made.truncated += bool(excess)
-            self._keep(sample.ids[excess:], sample.supervised[excess:], place)
-
-    def _keep(self, ids: npt.NDArray[np.int64], supervised: npt.NDArray[np.bool_], place: tuple[int, int, int]) -> None:
-        # The first token of a row is never predicted, so it does not count as something to learn.
-        targets = int(np.count_nonzero(supervised[1:]))
-        if not targets:
-            self._rows["dropped"].append((*place[:2], 0))
-            return
-        self._ids.append(ids.astype(self._made.dtype))
-        self._supervised.append(supervised.astype(np.uint8))
-        for name, value in (("lengths", len(ids)), ("targets", targets), ("lines", place)):
-            self._rows[name].append(value)
+            self._ids.append(item.ids.astype(self._made.dtype))
+            self._supervised.append(item.supervised.astype(np.uint8))
+            targets = int(np.count_nonzero(item.supervised[1:]))
+            for name, value in (("lengths", len(item.ids)), ("targets", targets), ("lines", place)):
+                self._rows[name].append(value)
 
 
 def _lines(task: Task) -> Iterator[Line]:
@@ -259,16 +246,6 @@ def _groups(numbered: Iterator[Line]) -> Iterator[list[Line]]:
             yield group
             group, size = [], 0
     yield group
-
-
-def _too_long(sample: Sample, limit: int) -> Problem:
-    return Problem(
-        id="data.too-long",
-        where=sample.where,
-        what=f"the sample has {len(sample.ids)} tokens",
-        wanted=f"at most data.max_length = {limit}",
-        remedy="raise data.max_length, or set data.too_long to drop or truncate_left",
-    )
 
 
 def _packed(arrays: Arrays) -> bytes:

@@ -23,12 +23,13 @@ import numpy.typing as npt
 
 from trackbed import folders
 from trackbed.data import part
+from trackbed.data.encode import nothing_left
 from trackbed.data.fingerprint import Progress
 from trackbed.data.part import Made, Task
 from trackbed.data.pool import tasks, work_off
-from trackbed.data.prepared import COLUMNS, Prepared, opened
+from trackbed.data.prepared import COLUMNS, Prepared, dropped, opened
 from trackbed.data.recipe import LAYOUT, Ingredients, Recipe, first_of, gather, nothing_in
-from trackbed.errors import DataError, Problem, TrackbedError
+from trackbed.errors import DataError, ModelError, Problem, TrackbedError
 
 WAITING = "wait for another job that prepares this data"
 # After any other fault the data or the model is changed and has another key: parts of this one would never be used.
@@ -73,7 +74,7 @@ def _make(ingredients: Ingredients, progress: Progress, workers: int) -> Prepare
     todo = list(_tasks(ingredients, staging))
     try:
         made = _encode(todo, ingredients.recipe, progress, workers)
-        _judge(ingredients, made)
+        _judge(ingredients, todo, made)
     except TrackbedError as error:
         if error.problems[0].id not in TO_BE_TRIED_AGAIN:
             shutil.rmtree(staging)
@@ -107,30 +108,26 @@ def _encode(todo: Sequence[Task], recipe: Recipe, progress: Progress, workers: i
     return [made[task.index] for task in todo]
 
 
-def _judge(ingredients: Ingredients, made: Sequence[Made]) -> None:
+def _judge(ingredients: Ingredients, todo: Sequence[Task], made: Sequence[Made]) -> None:
     """Raise what is wrong with the data as a whole."""
     head, path = ingredients.head, ingredients.recipe.data
     count = head.kinds.total() + sum(item.fault_count for item in made)
     if count:
         faults = [*head.faults, *(fault for item in made for fault in item.faults)]
-        raise DataError(first_of(faults, count, path))
+        kind = ModelError if faults[0].id.startswith("model.") else DataError
+        raise kind(first_of(faults, count, path))
+    if not any(item.samples or item.dropped for item in made):
+        raise nothing_in(path)
     if not any(item.samples for item in made):
-        raise _nothing_left(ingredients, sum(item.dropped for item in made))
+        raise DataError(_nothing_left(ingredients, todo))
 
 
-def _nothing_left(ingredients: Ingredients, dropped: int) -> DataError:
-    if not dropped:
-        return nothing_in(ingredients.recipe.data)
-    limit = ingredients.recipe.max_length
-    return DataError(
-        Problem(
-            id="data.all-dropped",
-            where=str(ingredients.recipe.data),
-            what=f"every one of the {dropped} samples was dropped: too long, or nothing left to learn",
-            wanted=f"samples of at most data.max_length = {limit} tokens",
-            remedy="raise data.max_length, or set data.too_long to truncate_left",
-        )
-    )
+def _nothing_left(ingredients: Ingredients, todo: Sequence[Task]) -> Problem:
+    recipe = ingredients.recipe
+    rows = np.concatenate([_part(task)["dropped"] for task in todo])
+    files = [file.path for file in ingredients.files]
+    said = dropped(rows, files, recipe.max_length, recipe.too_long)
+    return nothing_left(recipe.data, said, part.limits(recipe.max_length, recipe.too_long))
 
 
 def _join(todo: Sequence[Task], made: Sequence[Made], ingredients: Ingredients, target: Path) -> None:
@@ -165,6 +162,7 @@ def _meta(ingredients: Ingredients, made: Sequence[Made], files: dict[str, Any])
         "layout": LAYOUT,
         "format": ingredients.head.format.value,
         "max_length": ingredients.recipe.max_length,
+        "too_long": ingredients.recipe.too_long,
         "dtype": made[0].dtype,
         "samples": sum(item.samples for item in made),
         "tokens": sum(item.tokens for item in made),

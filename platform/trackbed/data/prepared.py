@@ -2,8 +2,8 @@
 
 In the folder, as plain arrays: ids.bin (uint16 or uint32 [tokens]), supervised.bin (uint8 [tokens]), offsets.bin (int64
 [samples + 1]), lengths.bin and targets.bin (int64 [samples]), lines.bin (int64 [samples, 3]: file, line, byte),
-dropped.bin (int64 [dropped, 3]: file, line, tokens or 0), and meta.json with counts, sizes and hashes. No file holds a
-path or a time: the same data gives the same bytes.
+dropped.bin (int64 [dropped, 4]: file, line, tokens, and the max_length that keeps it), and meta.json with counts, sizes
+and hashes. No file holds a path or a time: the same data gives the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trackbed.data.recipe import Ingredients, Recipe, gather
 from trackbed.data.turns import Conversation
 from trackbed.errors import DataError, Problem
 
-COLUMNS = {"ids": 0, "supervised": 0, "offsets": 0, "lengths": 0, "targets": 0, "lines": 3, "dropped": 3}
+COLUMNS = {"ids": 0, "supervised": 0, "offsets": 0, "lengths": 0, "targets": 0, "lines": 3, "dropped": 4}
 Numbers = npt.NDArray[np.int64]
 ItemT = TypeVar("ItemT")
 
@@ -66,8 +66,7 @@ class Prepared(Lazy[Sample]):
         self.digest: str = meta["digest"]
         self.lengths: Numbers = self._arrays["lengths"]
         self.targets: Numbers = self._arrays["targets"]
-        self.dropped: Sequence[Dropped] = Lazy(len(self._arrays["dropped"]), self._dropped)
-        self.max_length: int = meta["max_length"]
+        self.dropped = dropped(self._arrays["dropped"], files, meta["max_length"], meta["too_long"])
         super().__init__(len(self.lengths), self._sample)
 
     def where(self, index: int) -> str:
@@ -97,10 +96,18 @@ class Prepared(Lazy[Sample]):
             self.where(index),
         )
 
-    def _dropped(self, index: int) -> Dropped:
-        file, line, tokens = self._arrays["dropped"][index].tolist()
-        reason = f"{tokens} tokens, at most {self.max_length}" if tokens else "no supervised token"
-        return Dropped(f"{self._files[file]}:{line}", reason)
+
+def dropped(rows: Numbers, files: Sequence[Path], max_length: int, too_long: str) -> Sequence[Dropped]:
+    """The dropped samples behind the rows of dropped.bin, said as `encode.fit` says them."""
+
+    def item(index: int) -> Dropped:
+        file, line, tokens, needs = rows[index].tolist()
+        reason = f"no supervised token in the last {min(tokens, max_length)} of {tokens} tokens"
+        if tokens > max_length and too_long == "drop":
+            reason = f"{tokens} tokens, at most {max_length}"
+        return Dropped(f"{files[file]}:{line}", reason, tokens, needs)
+
+    return Lazy(len(rows), item)
 
 
 def open_prepared(recipe: Recipe, job: str = "JOB.yaml") -> Prepared:
