@@ -76,7 +76,12 @@ def pieces() -> list[str]:
 
 @cache
 def byte_level(
-    special: tuple[str, ...], rstrip: bool = False, nfc: bool = False, prefix: bool = False, lines: bool = False
+    special: tuple[str, ...],
+    rstrip: bool = False,
+    lstrip: bool = False,
+    nfc: bool = False,
+    prefix: bool = False,
+    lines: bool = False,
 ) -> Tokenizer:
     """Byte-level BPE as in GPT-2: no space before a text, unless `prefix`; with `lines`, line ends are kept together as
     in Llama-3 and Qwen."""
@@ -85,6 +90,7 @@ def byte_level(
     if lines:
         words = pre_tokenizers.Split(Regex(r"\s*[\r\n]+|\s+(?!\S)| ?\w+| ?[^\s\w]+|\s"), "isolated")
         raw.pre_tokenizer = pre_tokenizers.Sequence([words, raw.pre_tokenizer])
+    if lines or prefix:
         raw.post_processor = processors.ByteLevel(trim_offsets=True)
     raw.decoder = decoders.ByteLevel()
     if nfc:
@@ -140,6 +146,15 @@ class Family:
         return tokenizer
 
 
+# The prompt ends with the space that sentencepiece joins to the next word.
+MISTRAL_SPACE = MISTRAL.replace("' [/INST]'", "' [/INST] '").replace("' ' + m", "m")
+
+SPOKEN = """{%- for m in messages %}
+    {{- m['role'] | upper + ': ' + m['content'] + ('<|end|>' if m['role'] == 'assistant' else ' ') }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- 'ASSISTANT: ' }}{%- endif %}"""
+
+S = ("<s>", "</s>")
 IM = ("<|im_start|>", "<|im_end|>")
 HEADERS = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 PHIS = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>")
@@ -148,12 +163,15 @@ FAMILIES = [
     Family("chatml-nfc", CHATML, lambda: byte_level(IM, nfc=True), "<|im_end|>"),
     Family("chatml-prefix", CHATML, lambda: byte_level(IM, prefix=True), "<|im_end|>"),
     Family("llama", LLAMA, lambda: byte_level(HEADERS, lines=True), "<|eot_id|>", HEADERS[0], kept=str.strip),
-    Family("mistral", MISTRAL, lambda: metaspace(("<s>", "</s>"), "always"), "</s>", "<s>"),
-    Family("mistral-first", MISTRAL, lambda: metaspace(("<s>", "</s>"), "first"), "</s>", "<s>"),
+    Family("mistral", MISTRAL, lambda: metaspace(S, "always"), "</s>", "<s>", kept=" {}".format),
+    Family("mistral-first", MISTRAL, lambda: metaspace(S, "first"), "</s>", "<s>", kept=" {}".format),
+    Family("mistral-space", MISTRAL_SPACE, lambda: metaspace(S, "always"), "</s>", "<s>"),
+    Family("mistral-first-space", MISTRAL_SPACE, lambda: metaspace(S, "first"), "</s>", "<s>"),
     Family(
         "gemma", GEMMA, lambda: metaspace(("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), "never"),
         "<end_of_turn>", "<bos>", "<eos>", str.strip, False,
     ),
+    Family("spoken", SPOKEN, lambda: byte_level(("<|end|>",), prefix=True), "<|end|>"),
     Family("phi", PHI, lambda: byte_level(PHIS), "<|end|>", eos="<|endoftext|>"),
     Family("phi-rstrip", PHI, lambda: byte_level(PHIS, rstrip=True), "<|end|>", eos="<|endoftext|>"),
 ]  # fmt: skip

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import normalizers
+from tokenizers import AddedToken, Tokenizer, normalizers
+from transformers import PreTrainedTokenizerFast
 
-from chat_templates import BY_NAME, CHATML, FAMILIES, THINKING, TOOLS, TURN, Family, Turns, conversations
+from chat_templates import BY_NAME, CHATML, FAMILIES, THINKING, TOOLS, TURN, Family, Turns, byte_level, conversations
 from conftest import write_jsonl
 from trackbed.data.chat import Conversation, Message
 from trackbed.data.config import DataConfig
@@ -37,8 +38,13 @@ def sample_of(conversation: Conversation, tokenizer: Any) -> Sample:
 def runs(sample: Sample, tokenizer: Any) -> list[str]:
     """The text of every unbroken stretch of supervised tokens."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], sample.supervised, [0]])))
-    pairs = zip(edges[::2], edges[1::2], strict=True)
-    return [tokenizer.backend_tokenizer.decode(sample.ids[a:b].tolist(), skip_special_tokens=False) for a, b in pairs]
+    pairs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+    return [told(sample.ids[:end], tokenizer).removeprefix(told(sample.ids[:begin], tokenizer)) for begin, end in pairs]
+
+
+def told(ids: Any, tokenizer: Any) -> str:
+    """Decoded from the first token on: alone, a word loses the space before it in some tokenizers."""
+    return str(tokenizer.backend_tokenizer.decode(ids.tolist(), skip_special_tokens=False))
 
 
 def whole(conversation: Conversation, tokenizer: Any) -> str:
@@ -84,8 +90,17 @@ def test_a_turn_of_weight_0_is_in_the_text_and_not_learnt(family: Family) -> Non
         conversation = made(CASES["multi"], {unlearnt: 0})
         sample = sample_of(conversation, tokenizer)
         assert runs(sample, tokenizer) == expected(conversation, family)
-        assert sample.ids.tolist() == sample_of(made(CASES["multi"]), tokenizer).ids.tolist()
+        assert told(sample.ids, tokenizer) == told(sample_of(made(CASES["multi"]), tokenizer).ids, tokenizer)
         assert len(expected(conversation, family)) == 2
+
+
+@EACH
+def test_ids_are_the_tokenizers_own_where_no_token_is_cut(family: Family) -> None:
+    tokenizer, conversation = loaded(family), made(CASES["multi"])
+    ids = tokenizer.backend_tokenizer.encode(whole(conversation, tokenizer), add_special_tokens=False).ids
+    # Where the prompt ends with a space, the word after it takes it along.
+    asked_with_space = prompt(conversation, tokenizer)[0].endswith(" ")
+    assert (sample_of(conversation, tokenizer).ids.tolist() == ids) is not asked_with_space
 
 
 @EACH
@@ -227,6 +242,12 @@ def test_pieces_that_do_not_decode_to_the_text_are_refused() -> None:
     assert runs(sample_of(made(CASES["single"]), tokenizer), tokenizer) == ["it is 3<|im_end|>"]
 
 
+def test_a_cut_text_is_compared_as_the_tokenizer_composes_it() -> None:
+    tokenizer = loaded(BY_NAME["chatml-nfc"])
+    conversation = made([("user", "e\u0301"), ("assistant", "\n\ne\u0301")])
+    assert runs(sample_of(conversation, tokenizer), tokenizer) == ["\n\n\u00e9<|im_end|>"]
+
+
 def test_a_tokenizer_without_offsets_is_refused() -> None:
     from transformers import ByT5Tokenizer
 
@@ -247,12 +268,27 @@ def test_a_batch_is_encoded_as_each_is_alone(family: Family) -> None:
         assert sample.supervised.tolist() == alone.supervised.tolist()
 
 
-def test_a_tokenizer_left_padding_by_somebody_else_pads_no_sample() -> None:
-    tokenizer = BY_NAME["chatml"].tokenizer()
-    tokenizer(["a", "a longer text"], padding=True)
-    conversations = [made(CASES["single"]), made(CASES["multi"])]
-    lengths = [len(sample.ids) for sample in tokenise(conversations, tokenizer)]
-    assert lengths == [len(sample_of(conversation, loaded(BY_NAME["chatml"])).ids) for conversation in conversations]
+def test_a_batch_is_not_cut_where_a_token_swallows_what_is_before_it() -> None:
+    raw = Tokenizer.from_str(byte_level(("<|im_end|>",)).to_str())
+    raw.add_special_tokens([AddedToken("<|im_start|>", lstrip=True, normalized=False, special=True)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>")
+    tokenizer.chat_template = (
+        "{{ 'begin\\n<|im_start|>' + messages[0]['content'] + '?' }}"
+        "{% if not add_generation_prompt %}{{ '\\n' + messages[1]['content'] + '<|im_end|>' }}{% endif %}"
+    )
+    batch = [made([("user", text), ("assistant", "yes")]) for text in "abc"]
+    for conversation, sample in zip(batch, tokenise(batch, tokenizer), strict=True):
+        assert sample.ids.tolist() == raw.encode(whole(conversation, tokenizer), add_special_tokens=False).ids
+        assert runs(sample, tokenizer) == ["\nyes<|im_end|>"]
+
+
+@pytest.mark.parametrize("name", ["chatml", "gemma"])
+def test_a_tokenizer_left_padding_by_somebody_else_pads_no_sample(name: str) -> None:
+    tokenizer, batch = BY_NAME[name].tokenizer(), [made(CASES["single"]), made(CASES["multi"])]
+    lengths = [len(sample.ids) for sample in tokenise(batch, tokenizer)]
+    tokenizer.backend_tokenizer.enable_padding(length=200)
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    assert [len(sample.ids) for sample in tokenise(batch, tokenizer)] == lengths
 
 
 def test_a_token_that_is_added_later_is_known() -> None:
