@@ -5,6 +5,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -71,9 +74,32 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def digest(path: Path) -> str:
+    """A file's hash; of a folder, that of the names and sizes of all files in it, which is read in no time."""
+    if path.is_file():
+        return sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    lines = (f"{file.relative_to(path)} {file.stat().st_size}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
 def models() -> Path:
     return cache() / "models"
 
 
 def data() -> Path:
     return cache() / "data"
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """An empty folder beside another, which takes its place as a whole when the work in it is done, or not at all."""
+    staging = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(staging, folder)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

@@ -5,43 +5,41 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from trackbed import folders, hub
-from trackbed.data.config import DataConfig
+from trackbed.data.config import AudioConfig, DataConfig, ImageConfig, Section
 from trackbed.errors import DataError, JobError, Problem
-from trackbed.train.config import CheckpointConfig, EvaluateConfig, ModelConfig, ResourcesConfig, TrainConfig
+from trackbed.train.config import (
+    CheckpointConfig,
+    ClassifierConfig,
+    ClassifierEvaluateConfig,
+    EvaluateConfig,
+    ModelConfig,
+    ResourcesConfig,
+    TrainConfig,
+)
+from trackbed.yamlfile import Key, apply, dotted, problem, read
 
-Key = tuple[str | int, ...]
 BUILT = re.compile(r"([a-z0-9-]+):([a-z0-9-]+)")
 
 
-class Job(BaseModel):
-    """Everything a run needs to know."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+class Job(Section):
+    """What every job says, whatever it trains."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", description="begins the name of every run")]
-    model: ModelConfig
-    data: DataConfig
+    model: ModelConfig | ClassifierConfig
+    data: DataConfig | ImageConfig | AudioConfig
     train: TrainConfig
-    evaluate: EvaluateConfig = EvaluateConfig()
+    evaluate: EvaluateConfig | ClassifierEvaluateConfig
     checkpoint: CheckpointConfig = CheckpointConfig()
     resources: ResourcesConfig = ResourcesConfig()
-
-    @model_validator(mode="after")
-    def _rows_hold_samples(self) -> Job:
-        if self.data.pack and self.data.row_length < self.data.max_length:
-            raise ValueError(
-                f"data.row_length ({self.data.row_length}) is shorter than data.max_length ({self.data.max_length})"
-            )
-        return self
 
     def deepspeed(self) -> dict[str, Any]:
         """What DeepSpeed is told; the same on every rank, and shown in the plan."""
@@ -60,23 +58,63 @@ class Job(BaseModel):
         }
 
 
-class Loader(yaml.SafeLoader):
-    """YAML, with 2e-4 read as the number that everyone means by it."""
+class ChatJob(Job):
+    """Fine-tunes a language model on conversations."""
+
+    model: ModelConfig
+    data: DataConfig
+    evaluate: EvaluateConfig = EvaluateConfig()
+
+    @model_validator(mode="after")
+    def _rows_hold_samples(self) -> ChatJob:
+        if self.data.pack and self.data.row_length < self.data.max_length:
+            raise ValueError(
+                f"data.row_length ({self.data.row_length}) is shorter than data.max_length ({self.data.max_length})"
+            )
+        return self
 
 
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+class ClassifyJob(Job):
+    """Trains a small network to tell pictures or sounds apart."""
+
+    model: ClassifierConfig
+    data: ImageConfig | AudioConfig
+    evaluate: ClassifierEvaluateConfig = ClassifierEvaluateConfig()
+
+    @model_validator(mode="after")
+    def _network_has_a_shape(self) -> ClassifyJob:
+        widths, depths = self.model.widths, self.model.depths
+        if len(widths) != len(depths):
+            raise ValueError(f"model.widths has {len(widths)} numbers, model.depths {len(depths)}: one each a stage")
+        if self.model.architecture == "vit" and len(widths) != 1:
+            raise ValueError("a vit has one width and one depth: model.widths: [192], model.depths: [6]")
+        return self
+
+
+class ImageJob(ClassifyJob):
+    """`data.kind: images`."""
+
+    data: ImageConfig
+
+
+class AudioJob(ClassifyJob):
+    """`data.kind: audio`."""
+
+    data: AudioConfig
+
+
+KINDS: dict[str, type[Job]] = {"chat": ChatJob, "images": ImageJob, "audio": AudioJob}
 
 
 def load(path: Path, overrides: tuple[str, ...] = ()) -> Job:
     """Read a job and apply `a.b=c` overrides; JobError with every problem otherwise."""
-    tree, lines = _read(path)
-    problems = list(_apply(tree, lines, overrides))
+    tree, lines = read(path)
+    problems = list(apply(tree, lines, overrides))
+    kind = _kind(tree)
     try:
-        job = Job.model_validate(tree)
+        job = kind.model_validate(tree)
     except ValidationError as error:
-        problems += [_explain(detail, path, lines) for detail in error.errors(include_url=False)]
+        problems += [_explain(detail, Place(kind, path, lines)) for detail in error.errors(include_url=False)]
     if problems:
         raise JobError(problems)
     return job
@@ -88,14 +126,14 @@ def dump(job: Job) -> str:
     for part in ("train", "heldout"):
         if not BUILT.fullmatch(content["data"][part]):
             content["data"][part] = str(Path(content["data"][part]).absolute())
-    if content["model"]["name"] not in hub.ALIASES and Path(content["model"]["name"]).is_dir():
-        content["model"]["name"] = str(Path(content["model"]["name"]).absolute())
+    if isinstance(job, ChatJob) and job.model.name not in hub.ALIASES and Path(job.model.name).is_dir():
+        content["model"]["name"] = str(Path(job.model.name).absolute())
     return yaml.safe_dump(content, sort_keys=False)
 
 
 def schema() -> str:
-    """The JSON Schema of a job."""
-    return json.dumps(Job.model_json_schema(), indent=2) + "\n"
+    """The JSON Schema of a job of any kind."""
+    return json.dumps(TypeAdapter(ChatJob | ImageJob | AudioJob).json_schema(), indent=2) + "\n"
 
 
 def data_path(name: str) -> Path:
@@ -103,7 +141,8 @@ def data_path(name: str) -> Path:
     match = BUILT.fullmatch(name)
     if not match:
         return Path(name).absolute()
-    path = folders.data() / match[1] / f"{match[2]}.jsonl"
+    folder = folders.data() / match[1] / match[2]
+    path = folder if folder.is_dir() else folder.with_suffix(".jsonl")
     if not path.exists():
         raise DataError(
             Problem(
@@ -115,112 +154,61 @@ def data_path(name: str) -> Path:
     return path
 
 
-def _read(path: Path) -> tuple[Any, dict[Key, str]]:
-    """The values of a YAML file, and the place (file:line) of each key."""
-    try:
-        node = yaml.compose(path.read_text("utf-8"), Loader)
-    except OSError as error:
-        raise JobError(_problem("job.missing", str(path), f"the job cannot be read: {error.strerror}")) from error
-    except UnicodeDecodeError as error:
-        raise JobError(_problem("job.not-utf8", str(path), "the job is not UTF-8 text")) from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise JobError(_problem("job.syntax", f"{path}:{line}", f"not YAML: {error.problem}")) from error
-    except yaml.YAMLError as error:
-        raise JobError(_problem("job.syntax", str(path), f"not YAML: {error}")) from error
-    if not isinstance(node, yaml.MappingNode):
-        raise JobError(
-            _problem("job.syntax", f"{path}:1", "the job is not a mapping", wanted="name:, model:, data: ...")
-        )
-    lines: dict[Key, str] = {(): f"{path}:1"}
-    duplicates = list(_places(node, (), path, lines))
-    if duplicates:
-        raise JobError(duplicates)
-    try:
-        return Loader("").construct_document(node), lines
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise JobError(_problem("job.syntax", f"{path}:{line}", f"not a plain value: {error.problem}")) from error
-    except ValueError as error:
-        raise JobError(_problem("job.syntax", str(path), f"not a plain value: {error}")) from error
+@dataclass(frozen=True)
+class Place:
+    """What a job is read as, and where its keys stand."""
+
+    kind: type[Job]
+    path: Path
+    lines: dict[Key, str]
+
+    def of(self, key: Key) -> str:
+        return next(self.lines[key[:end]] for end in range(len(key), -1, -1) if key[:end] in self.lines)
+
+    def fields(self, key: Key) -> dict[str, Any]:
+        """The fields of the section at a key."""
+        model: Any = self.kind
+        for part in key:
+            model = model.model_fields[str(part)].annotation
+        return dict(getattr(model, "model_fields", {}))
+
+    def wanted(self, key: Key) -> str:
+        field = self.fields(key[:-1]).get(str(key[-1]))
+        return (field.description if field else None) or "see the comments in jobs/*.yaml"
 
 
-def _places(node: yaml.Node, key: Key, path: Path, lines: dict[Key, str]) -> Iterator[Problem]:
-    """Note where every key stands; yield a problem for one that stands twice."""
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for name_node, value in node.value:
-        here = (*key, str(name_node.value))
-        place = f"{path}:{name_node.start_mark.line + 1}"
-        if here in lines:
-            yield _problem("job.duplicate-key", place, f"`{_dotted(here)}` stands twice, first at {lines[here]}")
-        lines[here] = place
-        yield from _places(value, here, path, lines)
-
-
-def _apply(tree: dict[str, Any], lines: dict[Key, str], overrides: tuple[str, ...]) -> Iterator[Problem]:
-    for override in overrides:
-        name, equals, text = override.partition("=")
-        key = tuple(name.split("."))
-        try:
-            value = yaml.load(text, Loader)
-        except (yaml.YAMLError, ValueError):
-            value = text
-        if not equals or not all(key):
-            yield _problem("job.override", f"--set {override}", "not an override", wanted="--set section.key=value")
-            continue
-        section = tree
-        for part in key[:-1]:
-            inner = section.setdefault(part, {})
-            if not isinstance(inner, dict):
-                yield _problem("job.override", f"--set {override}", f"`{part}` is not a section")
-                break
-            section = inner
-        else:
-            section[key[-1]] = value
-            lines[key] = f"--set {override}"
-
-
-def _explain(detail: ErrorDetails, path: Path, lines: dict[Key, str]) -> Problem:
+def _explain(detail: ErrorDetails, place: Place) -> Problem:
     key = tuple(detail["loc"])
-    where = next(lines[key[:end]] for end in range(len(key), -1, -1) if key[:end] in lines)
+    where = place.of(key)
     if detail["type"] == "extra_forbidden":
-        return _unknown_key(key, where)
+        return _unknown_key(key, place)
     if detail["type"] == "missing":
-        return _problem("job.missing-key", where, f"`{_dotted(key)}` is missing", wanted=_wanted(key))
+        return problem("job.missing-key", where, f"`{dotted(key)}` is missing", wanted=place.wanted(key))
     if detail["type"] == "value_error":
-        return _problem("job.value", where, str(detail["ctx"]["error"]))
+        return problem("job.value", where, str(detail["ctx"]["error"]))
     message = detail["msg"].removeprefix("Input ")
-    return _problem(
-        "job.type", where, f"`{_dotted(key)}` is {detail['input']!r}", wanted=f"it {message}; {_wanted(key)}"
+    # A number of a list is described by the list.
+    named = next(part for part in (key[:end] for end in range(len(key), 0, -1)) if isinstance(part[-1], str))
+    return problem(
+        "job.type", where, f"`{dotted(key)}` is {detail['input']!r}", wanted=f"it {message}; {place.wanted(named)}"
     )
 
 
-def _unknown_key(key: Key, where: str) -> Problem:
-    names = list(_fields(key[:-1]))
+def _unknown_key(key: Key, place: Place) -> Problem:
+    names = list(place.fields(key[:-1]))
     near = difflib.get_close_matches(str(key[-1]), names, n=1)
     remedy = f"did you mean `{near[0]}`?" if near else "delete it"
-    return _problem(
-        "job.unknown-key", where, f"unknown key `{_dotted(key)}`", wanted=f"one of {', '.join(names)}", remedy=remedy
+    return problem(
+        "job.unknown-key",
+        place.of(key),
+        f"unknown key `{dotted(key)}`",
+        wanted=f"one of {', '.join(names)}",
+        remedy=remedy,
     )
 
 
-def _fields(key: Key) -> dict[str, Any]:
-    """The fields of the section at a key."""
-    model: Any = Job
-    for part in key:
-        model = model.model_fields[str(part)].annotation
-    return dict(model.model_fields)
-
-
-def _wanted(key: Key) -> str:
-    field = _fields(key[:-1]).get(str(key[-1]))
-    return (field.description if field else None) or "see the comments in jobs/finetune-smollm2.yaml"
-
-
-def _dotted(key: Key) -> str:
-    return ".".join(map(str, key))
-
-
-def _problem(id: str, where: str, what: str, *, wanted: str = "", remedy: str = "") -> Problem:
-    return Problem(id=id, where=where, what=what, wanted=wanted, remedy=remedy)
+def _kind(tree: Any) -> type[Job]:
+    """Which class a job is read as; an unknown kind is read as chat, whose own `kind` then says what is wrong."""
+    data = tree.get("data")
+    kind = data.get("kind", "chat") if isinstance(data, dict) else "chat"
+    return KINDS.get(kind, ChatJob) if isinstance(kind, str) else ChatJob

@@ -37,9 +37,9 @@ def stages(console: Console) -> Iterator[Callable[[str, int, int], None]]:
         tasks: dict[str, Any] = {}
 
         def draw(stage: str, done: int, total: int) -> None:
-            task = tasks.setdefault(stage, None) or progress.add_task(stage, total=total, note="")
-            tasks[stage] = task
-            progress.update(task, completed=done, total=total)
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total, note="")
+            progress.update(tasks[stage], completed=done, total=total)
 
         yield draw
 
@@ -81,14 +81,7 @@ def _plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.model_note:
         yield "", plan.model_note
     for part, count in plan.data.items():
-        yield (
-            part,
-            (
-                f"{count['samples']} samples, {count['tokens']} tokens, {count['supervised_tokens']} supervised; "
-                f"{count['rows']} rows, {count['filled']:.1%} filled; "
-                f"{count['dropped']} dropped, {count['truncated']} truncated"
-            ),
-        )
+        yield part, _tokens(count) if "tokens" in count else _samples(count)
     yield (
         "training",
         (
@@ -103,6 +96,19 @@ def _plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "checkpoint", f"{plan.checkpoint_gib} GiB each"
 
 
+def _tokens(count: dict[str, Any]) -> str:
+    return (
+        f"{count['samples']} samples, {count['tokens']} tokens, {count['supervised_tokens']} supervised; "
+        f"{count['rows']} rows, {count['filled']:.1%} filled; "
+        f"{count['dropped']} dropped, {count['truncated']} truncated; format {count['format']}"
+    )
+
+
+def _samples(count: dict[str, Any]) -> str:
+    left_out = f"{count['dropped']} cannot be read and are left out"
+    return f"{count['samples']} samples of {count['classes']} classes; {left_out}"
+
+
 def _dropped(plan: Plan) -> list[str]:
     return [f"dropped: {escape(text)}" for count in plan.data.values() for text in count["dropped_samples"]]
 
@@ -115,13 +121,14 @@ def report(summary: dict[str, Any], run_folder: str) -> RenderableType:
     for column in ("", "before", "after"):
         numbers.add_column(column, justify="left" if not column else "right")
     numbers.add_row("held-out loss", f"{before['loss']:.3f}", f"{after['loss']:.3f}")
-    numbers.add_row("exact match", f"{before['exact_match']:.1%}", f"{after['exact_match']:.1%}")
+    numbers.add_row(summary["right"], f"{before['right']:.1%}", f"{after['right']:.1%}")
     fall = 1 - after["loss"] / before["loss"]
-    speed = f"loss fell by {fall:.0%}; {summary['steps']} steps at {summary['tokens_per_second']:.0f} tokens/s"
+    speed = f"loss fell by {fall:.0%}; {summary['steps']} steps at {summary['per_second']:.0f} {summary['unit']}/s"
     lines = [f"{speed}; waited for data {summary['data_wait_share']:.1%} of the time"]
     if summary.get("note"):
         lines.append(f"note: a small model, and its weights are {summary['note']}")
-    return Group(numbers, _answers(before["answers"], after["answers"]), *map(escape, lines), *_places(run_folder))
+    answers = [_answers(before["answers"], after["answers"])] if after["answers"] else []
+    return Group(numbers, *answers, *map(escape, lines), *_places(run_folder))
 
 
 def _answers(before: list[dict[str, str]], after: list[dict[str, str]]) -> Table:

@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -16,6 +16,9 @@ from rich.console import Console
 from trackbed.cli import console as looks
 from trackbed.cli.stack import must_run_jobs
 from trackbed.errors import Problem, TrackbedError
+
+if TYPE_CHECKING:
+    from trackbed.job import ClassifyJob
 
 JOB_FILE = click.Path(path_type=Path)
 overrides = click.option(
@@ -25,6 +28,7 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print the
 workers_option = click.option(
     "--workers", default=0, type=click.IntRange(min=0), metavar="N", help="Processes; as many as processors by default."
 )
+SETS = ["pydocs", "digits", "fashion-mnist", "sounds"]
 FORMATS = ["auto", "chatml", "sharegpt", "alpaca", "prompt_completion"]
 
 
@@ -51,7 +55,7 @@ def data_group() -> None:
 
 
 @data_group.command(name="build")
-@click.argument("name", type=click.Choice(["pydocs"]))
+@click.argument("name", type=click.Choice(SETS))
 def databuild(name: str) -> None:
     """Build a data set from what is installed here."""
     build(name)
@@ -82,12 +86,14 @@ def data_prepare(job_file: Path, sets: tuple[str, ...], as_json: bool, workers: 
     "--format", "form", default="auto", type=click.Choice(FORMATS), help="DATA: its format; auto recognises it."
 )
 def data_check(data: Path, sets: tuple[str, ...], as_json: bool, workers: int, most: int, form: str) -> None:
-    """Count what a job's data comes to with its tokenizer, or look at every line of JSONL data without one.
+    """Count what a job's data comes to, or look at every line, picture or sound of DATA for faults.
 
-    DATA is a file, a folder of *.jsonl files or a pattern. Faulty lines are named, counted by kind, and exit with 2.
+    DATA is a JSONL file, a folder of *.jsonl files or a pattern; or a folder of class folders, of *.tar or *.tfrecord
+    shards. What is faulty is named, counted, and exits with 2.
     """
     if data.suffix not in (".yaml", ".yml"):
-        _check_lines(data, form, most, as_json=as_json, workers=workers)
+        look = _check_samples if _holds_samples(data) else _check_lines
+        look(data, Look(form, most, as_json=as_json, workers=workers))
         return
     counts = _counts(data, sets, as_json=as_json, workers=workers)
     if as_json:
@@ -105,24 +111,27 @@ def _counts(job_file: Path, sets: tuple[str, ...], *, as_json: bool, workers: in
     must_run_jobs()
     from trackbed import hub
     from trackbed.data.check import Effort, check
-    from trackbed.job import ChatJob, data_path, load
+    from trackbed.job import ChatJob, ClassifyJob, data_path, load
 
     with _problems_as_json(as_json), _progress(quiet=as_json) as progress:
         job = load(job_file, sets)
-        if not isinstance(job, ChatJob):
-            raise TrackbedError(_only_chat(job_file, job.data.kind))
+        if isinstance(job, ClassifyJob):
+            return _count_samples(job, progress)
+        assert isinstance(job, ChatJob)
         effort = Effort(progress, _within_quota(workers))
         paths = data_path(job.data.train), data_path(job.data.heldout)
         return check(hub.resolve(job.model.name), *paths, job.data, effort)
 
 
-def _only_chat(job_file: Path, kind: str) -> Problem:
-    return Problem(
-        id="data.not-chat",
-        where=str(job_file),
-        what=f"the job's data is of kind {kind}, which has no tokens",
-        wanted="a job of kind chat",
-    )
+def _count_samples(job: ClassifyJob, progress: Callable[[str, int, int], None]) -> dict[str, dict[str, Any]]:
+    """The figures of pictures or sounds, looked at once for samples that cannot be read, and of the network."""
+    from trackbed.data import samples
+    from trackbed.train.classify import count_parameters
+
+    parts = samples.open_parts(job.data, progress)
+    counts = samples.count(parts, job.data)
+    counts["train"]["parameters"] = count_parameters(job, parts.classes)
+    return counts
 
 
 def _say_part(part: str, values: dict[str, Any]) -> None:
@@ -138,13 +147,48 @@ def _say_part(part: str, values: dict[str, Any]) -> None:
         click.echo(f"  dropped: {text}")
 
 
-def _check_lines(data: Path, form: str, most: int, *, as_json: bool, workers: int) -> None:
+@dataclass(frozen=True)
+class Look:
+    """How data is looked at that no job names."""
+
+    form: str
+    most: int
+    as_json: bool
+    workers: int
+
+
+def _holds_samples(data: Path) -> bool:
+    """Whether a path is of pictures or sounds: shards, or a folder without JSONL files."""
+    if data.is_dir():
+        return not any(data.glob("*.jsonl"))
+    return data.suffix in (".tar", ".tfrecord", ".tfrecords")
+
+
+def _check_samples(data: Path, how: Look) -> None:
+    must_run_jobs()
+    from trackbed.data.samples import look
+
+    with _problems_as_json(how.as_json), _progress(quiet=how.as_json) as progress:
+        total, problems = look(data, max(1, how.workers or _within_quota(0) or len(os.sched_getaffinity(0))), progress)
+    if how.as_json:
+        click.echo(json.dumps({"samples": total, "problems": [asdict(problem) for problem in problems]}, indent=2))
+    else:
+        for problem in problems[: how.most]:
+            click.echo(f"error: {problem}", err=True)
+        if len(problems) > how.most:
+            click.echo(f"and {len(problems) - how.most} more; --most N names more", err=True)
+        click.echo(f"{data}: {total} samples, {len(problems)} cannot be used")
+    if problems:
+        raise click.exceptions.Exit(TrackbedError.exit_code)
+
+
+def _check_lines(data: Path, how: Look) -> None:
     from trackbed.data.check import Effort, scan
 
-    with _problems_as_json(as_json), _progress(quiet=as_json) as progress:
-        found = scan(data, form, most, Effort(progress, _within_quota(workers)))
+    with _problems_as_json(how.as_json), _progress(quiet=how.as_json) as progress:
+        found = scan(data, how.form, how.most, Effort(progress, _within_quota(how.workers)))
     problems = found.pop("problems")
-    if as_json:
+    if how.as_json:
         click.echo(json.dumps({**found, "problems": [asdict(problem) for problem in problems]}, indent=2))
     else:
         _say_lines(data, found, problems)
@@ -217,12 +261,12 @@ def fetch(name: str) -> Path:
 
 def build(name: str) -> None:
     from trackbed import folders
-    from trackbed.data import pydocs
+    from trackbed.data.sets import SETS as BUILDERS
 
     folder = folders.data() / name
     with looks.stages(looks.console()) as progress:
-        counts = pydocs.build(folder, progress)
-    click.echo(f"{name}: {', '.join(f'{count} {part}' for part, count in counts.items())} pairs in {folder}")
+        counts = BUILDERS[name](folder, progress)
+    click.echo(f"{name}: {', '.join(f'{count} {part}' for part, count in counts.items())} samples in {folder}")
 
 
 COMMANDS = (model_group, data_group, job_group)

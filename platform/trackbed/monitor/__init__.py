@@ -4,9 +4,16 @@ LOSS = "train/loss"
 LEARNING_RATE = "train/learning_rate"
 GRADIENT_NORM = "train/gradient_norm"
 HELD_OUT_LOSS = "heldout/loss"
-EXACT_MATCH = "heldout/exact_match"
-TOKENS_PER_SECOND = "speed/tokens_per_second"
-SUPERVISED_PER_SECOND = "speed/supervised_tokens_per_second"
 DATA_WAIT = "speed/data_wait_share"
 STEP_SECONDS = "speed/step_seconds"
 MEMORY = "memory/peak_gib_per_rank"
+
+
+def held_out(measure: str) -> str:
+    """The name of a held-out measure, such as exact match."""
+    return f"heldout/{measure.replace(' ', '_')}"
+
+
+def speed(unit: str) -> str:
+    """The name of a speed, such as of tokens."""
+    return f"speed/{unit}_per_second"

@@ -14,7 +14,7 @@ from typing import Any
 
 from trackbed import hub
 from trackbed.errors import DataError, ModelError, Problem
-from trackbed.job import Job, data_path
+from trackbed.job import ChatJob, Job, data_path
 from trackbed.submit.run import Run
 
 BYTES = {"bf16": 2, "fp32": 4}
@@ -53,16 +53,16 @@ class Plan:
 
 def work_out(job: Job, run: Run, job_file: Path, overrides: tuple[str, ...]) -> Plan:
     """Everything that can be known before ranks start. Raises the error that would otherwise end the run."""
-    model = hub.resolve(job.model.name)
+    home = hub.resolve(job.model.name) if isinstance(job, ChatJob) else None
     data_path(job.data.train), data_path(job.data.heldout)
     data = _count_data(job_file, overrides)
-    parameters = count_parameters(model)
+    parameters = count_parameters(home) if home else data["train"]["parameters"]
     rows = job.train.rows_per_rank * job.train.accumulate * job.resources.ranks
     width = BYTES[job.model.precision]
     return Plan(
         run=str(run.folder),
-        model=str(model),
-        model_note=hub.describe(model),
+        model=str(home or job.model.title),
+        model_note=hub.describe(home) if home else "random weights",
         parameters=parameters,
         ranks=job.resources.ranks,
         steps=job.train.steps,

@@ -25,7 +25,7 @@ def collect(job: Job, release: str) -> dict[str, Any]:
         "release": release,
         "image": os.environ.get("TRACKBED_RELEASE"),
         "source": _source_revision(),
-        "data_sha256": {part: folders.sha256(data_path(name)) for part, name in parts.items()},
+        "data_sha256": {part: folders.digest(data_path(name)) for part, name in parts.items()},
         "host": platform.node(),
         "system": platform.platform(),
         "python": platform.python_version(),

@@ -13,6 +13,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,17 @@ LATEST = "latest"
 STATE = "engine"
 
 
-def save(engine: Any, folder: Path, step: int, keep: int) -> Path:
-    """Commit the engine's state after `step` steps; collective. CheckpointError on every rank if any rank fails."""
+@dataclass(frozen=True)
+class Position:
+    """How far a run is: steps done, and the state of its data pipeline, which is the same on every rank."""
+
+    step: int
+    data: dict[str, Any]
+
+
+def save(engine: Any, folder: Path, position: Position, keep: int) -> Path:
+    """Commit the engine's state at a position; collective. CheckpointError on every rank if any rank fails."""
+    step = position.step
     name = f"step-{step:08d}"
     partial = folder / f".{name}.partial"
     error = _attempt(lambda: _prepare(partial)) if _rank() == 0 else ""
@@ -39,15 +49,15 @@ def save(engine: Any, folder: Path, step: int, keep: int) -> Path:
     entries, error = _hash_share(partial)
     _agree(error, f"checkpoint {name} was not hashed")
     entries = _gather(entries)
-    error = _attempt(lambda: _commit(partial, folder / name, entries, step)) if _rank() == 0 else ""
+    error = _attempt(lambda: _commit(partial, folder / name, entries, position)) if _rank() == 0 else ""
     _agree(error, f"checkpoint {name} was not committed")
     if _rank() == 0:
         prune(folder, keep)
     return folder / name
 
 
-def restore(engine: Any, folder: Path, say: Callable[[str], None]) -> int:
-    """Load the newest whole checkpoint; collective; returns its step, 0 when there is none at all.
+def restore(engine: Any, folder: Path, say: Callable[[str], None]) -> Position | None:
+    """Load the newest whole checkpoint; collective; returns its position, None when there is none at all.
 
     Raises CheckpointError when there are checkpoints and none is whole: training never restarts silently.
     """
@@ -72,7 +82,7 @@ def restore(engine: Any, folder: Path, say: Callable[[str], None]) -> int:
                 remedy="start a new run, or restore a checkpoint from a backup",
             )
         )
-    return 0
+    return None
 
 
 def candidates(folder: Path) -> list[Path]:
@@ -150,8 +160,8 @@ def _gather(mine: dict[str, Any]) -> dict[str, Any]:
     return {name: entry for share in shares for name, entry in share.items()}
 
 
-def _commit(partial: Path, final: Path, entries: dict[str, Any], step: int) -> None:
-    manifest = {"step": step, "world": dist.get_world_size(), "files": entries}
+def _commit(partial: Path, final: Path, entries: dict[str, Any], position: Position) -> None:
+    manifest = {"step": position.step, "data": position.data, "world": dist.get_world_size(), "files": entries}
     _write_synced(partial / MANIFEST, json.dumps(manifest, indent=1))
     for folder in (partial / STATE, partial):
         folders.sync(folder)
@@ -164,7 +174,7 @@ def _commit(partial: Path, final: Path, entries: dict[str, Any], step: int) -> N
     folders.sync(final.parent)
 
 
-def _load(engine: Any, path: Path) -> int:
+def _load(engine: Any, path: Path) -> Position:
     manifest = json.loads((path / MANIFEST).read_text("utf-8"))
     if manifest["world"] != dist.get_world_size():
         raise CheckpointError(
@@ -180,7 +190,7 @@ def _load(engine: Any, path: Path) -> int:
         raise CheckpointError(Problem(id="checkpoint.unreadable", where=str(path), what="DeepSpeed did not load it"))
     # Pickled, but hashed above: what is loaded is what this run itself wrote.
     _set_random_state(torch.load(path / f"random-rank{_rank():05d}.pt", weights_only=False))
-    return int(manifest["step"])
+    return Position(int(manifest["step"]), manifest["data"])
 
 
 def _fault(path: Path, entry: dict[str, Any]) -> str:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-
-class Section(BaseModel):
-    """A section of a job: unknown keys and wrong types are errors, nothing is guessed."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+from trackbed.data.config import Section
 
 
 class ModelConfig(Section):
@@ -20,6 +16,40 @@ class ModelConfig(Section):
     precision: Annotated[
         Literal["bf16", "fp32"], Field(description="of weights and activations; the optimizer always keeps fp32")
     ] = "bf16"
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+
+class ClassifierConfig(Section):
+    """The `model` section of a job that classifies: a small network, trained from random weights."""
+
+    architecture: Annotated[Literal["resnet", "vit"], Field(description="transformers' ResNet or ViT")]
+    widths: Annotated[
+        list[int],
+        Field(
+            default_factory=lambda: [32, 64, 128],
+            min_length=1,
+            description="channels of each ResNet stage; of a ViT, one number: its width",
+        ),
+    ]
+    depths: Annotated[
+        list[int],
+        Field(
+            default_factory=lambda: [1, 1, 1],
+            min_length=1,
+            description="blocks of each ResNet stage; of a ViT, one number: its layers",
+        ),
+    ]
+    patch: Annotated[int, Field(ge=1, description="pixels, side of a ViT's patch")] = 8
+    precision: Annotated[
+        Literal["bf16", "fp32"], Field(description="of weights and activations; the optimizer always keeps fp32")
+    ] = "fp32"
+
+    @property
+    def title(self) -> str:
+        return f"{self.architecture}, widths {self.widths}, depths {self.depths}"
 
 
 class TrainConfig(Section):
@@ -43,6 +73,12 @@ class EvaluateConfig(Section):
     samples: Annotated[int, Field(ge=1, description="held-out conversations measured")] = 96
     answers: Annotated[int, Field(ge=0, description="sample answers shown before and after")] = 4
     max_new_tokens: Annotated[int, Field(ge=1, description="longest answer generated, in tokens")] = 24
+
+
+class ClassifierEvaluateConfig(Section):
+    """The `evaluate` section of a job that classifies."""
+
+    every: Annotated[int, Field(ge=1, description="steps between two evaluations; also before and after")] = 50
 
 
 class CheckpointConfig(Section):

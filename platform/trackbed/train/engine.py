@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from trackbed.errors import Problem, RunError
 from trackbed.job import Job
-from trackbed.train.model import SupervisedLoss
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,31 @@ def connect(ranks: Ranks, job: Job) -> torch.device:
     return device
 
 
-def build(model: Any, job: Job) -> Any:
-    """The DeepSpeed engine around a model: AdamW, linear warm-up and cosine decay, clipping, ZeRO."""
+def build(module: nn.Module, job: Job) -> Any:
+    """The DeepSpeed engine around a module: AdamW, linear warm-up and cosine decay, clipping, ZeRO."""
     import deepspeed
 
     train = job.train
-    groups = _parameter_groups(model, train.weight_decay)
+    groups = _parameter_groups(module, train.weight_decay)
     # fused: one pass over memory for each step instead of a dozen, on CPUs as well.
     optimizer = torch.optim.AdamW(groups, lr=train.learning_rate, betas=(0.9, 0.95), fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: learning_rate_factor(step, train.warmup_steps, train.steps)
     )
     engine, _, _, _ = deepspeed.initialize(
-        model=SupervisedLoss(model), optimizer=optimizer, lr_scheduler=schedule, config=job.deepspeed()
+        model=module, optimizer=optimizer, lr_scheduler=schedule, config=job.deepspeed()
     )
     return engine
+
+
+def agree_buffers(engine: Any) -> None:
+    """Give all ranks rank 0's running statistics (of batch norms); collective.
+
+    DeepSpeed saves only rank 0's: without this an evaluation would differ by rank, and a resumed run from one that
+    was never cut.
+    """
+    for buffer in engine.module.buffers():
+        dist.broadcast(buffer, src=0)
 
 
 def learning_rate_factor(step: int, warmup: int, steps: int) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,43 +10,26 @@ import torch.distributed as dist
 
 from trackbed.data.batches import collate, pack
 from trackbed.data.chat import Conversation
-from trackbed.data.encode import Encoded, prompt
-from trackbed.job import Job
+from trackbed.data.encode import prompt
+from trackbed.data.prepared import Prepared
+from trackbed.job import ChatJob
 from trackbed.train.engine import Ranks
 from trackbed.train.model import tensors
+from trackbed.train.task import Answer, Measured
 
 PROMPTS_AT_ONCE = 48
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the model said to a held-out question, and what was right."""
-
-    question: str
-    wanted: str
-    given: str
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Held-out loss in nats a supervised token, the share of answers exactly right, and some answers (rank 0)."""
-
-    loss: float
-    exact_match: float
-    samples: int
-    answers: list[Answer]
 
 
 class Evaluator:
     """Measures the same held-out samples each time it is called."""
 
-    def __init__(self, encoded: Encoded, tokenizer: Any, job: Job, ranks: Ranks) -> None:
-        chosen = spread(len(encoded.samples), job.evaluate.samples)
+    def __init__(self, prepared: Prepared, tokenizer: Any, job: ChatJob, ranks: Ranks) -> None:
+        chosen = spread(len(prepared), job.evaluate.samples)
         mine = chosen[ranks.rank :: ranks.world]
         self._count = len(chosen)
         self._tokenizer, self._job = tokenizer, job
-        self._conversations = [encoded.kept[index] for index in mine]
-        samples = [encoded.samples[index] for index in mine]
+        self._conversations = [prepared.conversation(index) for index in mine]
+        samples = [prepared[index] for index in mine]
         order = sorted(range(len(samples)), key=lambda index: -len(samples[index].ids))
         rows = pack(order, [len(sample.ids) for sample in samples], job.data.row_length)
         self._batches = [collate([[samples[index] for index in row]]) for row in rows]

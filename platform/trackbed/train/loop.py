@@ -20,15 +20,13 @@ import torch.distributed as dist
 
 from trackbed import folders, hub
 from trackbed import monitor as metrics
-from trackbed.data.batches import Batches, Step
-from trackbed.data.encode import encode, load_tokenizer
-from trackbed.data.order import Share
 from trackbed.errors import Problem, RunError
-from trackbed.job import Job, data_path
+from trackbed.job import Job
 from trackbed.monitor.writer import Writer, peak_memory_gib
-from trackbed.train import checkpoint, engine, model
+from trackbed.train import checkpoint, engine, tasks
+from trackbed.train.checkpoint import Position
 from trackbed.train.engine import Ranks
-from trackbed.train.evaluate import Answer, Evaluator, Measured
+from trackbed.train.task import Answer, Measured, Step
 
 Say = Callable[[str], None]
 
@@ -44,18 +42,13 @@ class Trainer:
         # Held until this process ends: two attempts must never write one folder.
         self.lock = folders.lock(folder) if self.ranks.rank == 0 else None
         torch.manual_seed(job.train.seed)
-        home = hub.resolve(job.model.name)
-        tokenizer = load_tokenizer(home)
-        train = encode(data_path(job.data.train), tokenizer, job.data)
-        heldout = encode(data_path(job.data.heldout), tokenizer, job.data)
+        self.task = tasks.make(job, self.ranks, folder)
         self.device = engine.connect(self.ranks, job)
-        self.engine = engine.build(model.load(home, job.model.precision), job)
-        share = Share(self.ranks.rank, self.ranks.world, job.train.rows_per_rank, job.train.accumulate)
-        self.batches = Batches(train.samples, job.data, share)
-        self.evaluator = Evaluator(heldout, tokenizer, job, self.ranks)
-        self.tokenizer = tokenizer
-        self.note = hub.describe(home)
-        self.start = checkpoint.restore(self.engine, folder / "checkpoints", self.say)
+        self.engine = engine.build(self.task.module, job)
+        position = checkpoint.restore(self.engine, folder / "checkpoints", self.say)
+        self.start = position.step if position else 0
+        if position:
+            self.task.pipeline.restore(position.data)
         self.writer = Writer(folder, self.start, self.say) if self.ranks.rank == 0 else None
 
     def run(self) -> None:
@@ -72,6 +65,7 @@ class Trainer:
             if done % self.job.checkpoint.every == 0 or done == self.job.train.steps:
                 self._save(done)
         self._finish(clock)
+        self.task.pipeline.close()
 
     def _begin(self) -> None:
         self._write_texts()
@@ -83,7 +77,7 @@ class Trainer:
 
     def _step(self, step: int, clock: Clock) -> None:
         clock.start()
-        data = self.batches.step(step)
+        data = next(self.task.pipeline)
         clock.data_ready()
         loss = self._forward_backward(data)
         mean = self._agree(loss, step) / data.supervised_everywhere
@@ -91,7 +85,7 @@ class Trainer:
         rate = float(self.engine.optimizer.param_groups[0]["lr"])
         self.engine.step()
         self._must_have_updated(step)
-        clock.finish(sum(batch.tokens for batch in data.batches), data.supervised_everywhere, self.ranks.world)
+        clock.finish(sum(self.task.size(batch) for batch in data.batches), data.supervised_everywhere, self.ranks.world)
         if self.writer:
             self._report(step + 1, mean, rate, clock)
 
@@ -102,7 +96,7 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         for index, batch in enumerate(data.batches):
             self.engine.set_gradient_accumulation_boundary(index == len(data.batches) - 1)
-            loss = self.engine(**model.tensors(batch, self.device))
+            loss = self.engine(**self.task.tensors(batch, self.device))
             self.engine.backward(loss * scale)
             total += loss.detach()
         return total
@@ -145,27 +139,30 @@ class Trainer:
             metrics.GRADIENT_NORM: float(self.engine.get_global_grad_norm() or 0.0),
             metrics.MEMORY: peak_memory_gib(),
         }
-        self.writer.numbers(step, {**values, **clock.values()})
+        self.writer.numbers(step, {**values, **clock.values(self.task.unit)})
         self.say(
             f"step {step}/{self.job.train.steps}  loss {loss:.3f}  rate {rate:.1e}  "
-            f"{clock.tokens / clock.seconds:.0f} tokens/s"
+            f"{clock.tokens / clock.seconds:.0f} {self.task.unit}/s"
         )
 
     def _evaluate(self, step: int) -> Measured:
-        measured = self.evaluator.measure(self.engine)
+        engine.agree_buffers(self.engine)
+        measured = self.task.measure(self.engine)
         if self.writer:
-            values = {metrics.HELD_OUT_LOSS: measured.loss, metrics.EXACT_MATCH: measured.exact_match}
+            values = {metrics.HELD_OUT_LOSS: measured.loss, metrics.held_out(self.task.right): measured.right}
             self.writer.numbers(step, values)
             self.writer.text(step, "answers", answers_table(measured.answers))
             self.writer.flush()
         self.say(
-            f"held-out loss {measured.loss:.3f}  exact match {measured.exact_match:.1%}  "
+            f"held-out loss {measured.loss:.3f}  {self.task.right} {measured.right:.1%}  "
             f"({measured.samples} samples, after {step} steps)"
         )
         return measured
 
     def _save(self, step: int) -> None:
-        path = checkpoint.save(self.engine, self.folder / "checkpoints", step, self.job.checkpoint.keep)
+        engine.agree_buffers(self.engine)
+        position = Position(step, self.task.pipeline.state())
+        path = checkpoint.save(self.engine, self.folder / "checkpoints", position, self.job.checkpoint.keep)
         self.say(f"checkpoint {path.name} committed")
 
     def _leave(self, step: int) -> None:
@@ -188,13 +185,12 @@ class Trainer:
         dist.barrier()
 
     def _export(self) -> None:
-        """The fine-tuned model as a folder that transformers loads: safetensors, tokenizer, chat template."""
+        """The trained model as a folder that transformers loads."""
         if self.ranks.rank != 0:
             return
         partial, final = self.folder / ".model.partial", self.folder / "model"
         shutil.rmtree(partial, ignore_errors=True)
-        self.engine.module.model.save_pretrained(partial)
-        self.tokenizer.save_pretrained(partial)
+        self.task.export(self.engine, partial)
         hub.make_readable(partial)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
@@ -205,8 +201,9 @@ class Trainer:
 
     def _keep_summary(self, clock: Clock) -> None:
         parts = {name: json.loads((self.folder / f"{name}.json").read_text("utf-8")) for name in ("before", "after")}
-        speed = {"tokens_per_second": clock.mean_tokens_per_second, "data_wait_share": clock.data_wait_share}
-        write_json(self.folder / "summary.json", {**parts, **speed, "steps": self.job.train.steps, "note": self.note})
+        speed = {"per_second": clock.mean_per_second, "data_wait_share": clock.data_wait_share}
+        names = {"unit": self.task.unit, "right": self.task.right, "note": self.task.note}
+        write_json(self.folder / "summary.json", {**parts, **speed, **names, "steps": self.job.train.steps})
 
     def _write_texts(self) -> None:
         if not self.writer:
@@ -245,16 +242,16 @@ class Clock:
         self.total_waited += self.waited
         self.total_tokens += self.tokens
 
-    def values(self) -> dict[str, float]:
+    def values(self, unit: str) -> dict[str, float]:
         return {
             metrics.STEP_SECONDS: self.seconds,
-            metrics.TOKENS_PER_SECOND: self.tokens / self.seconds,
-            metrics.SUPERVISED_PER_SECOND: self.supervised / self.seconds,
+            metrics.speed(unit): self.tokens / self.seconds,
+            metrics.speed(f"supervised_{unit}"): self.supervised / self.seconds,
             metrics.DATA_WAIT: self.waited / self.seconds,
         }
 
     @property
-    def mean_tokens_per_second(self) -> float:
+    def mean_per_second(self) -> float:
         return self.total_tokens / self.total_seconds if self.total_seconds else 0.0
 
     @property
