@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from trackbed import __version__
-from trackbed.cli import data, runs, stack
+from trackbed.cli import data, inspect, runs, stack
 from trackbed.errors import TrackbedError
 
 
@@ -34,3 +34,5 @@ def main() -> None:
 
 for command in (*runs.COMMANDS, *stack.COMMANDS, *data.COMMANDS):
     main.add_command(command)
+for command in inspect.COMMANDS:
+    data.data_group.add_command(command)
