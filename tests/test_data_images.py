@@ -144,3 +144,14 @@ def test_a_long_sound_is_cut_where_it_was_drawn_and_a_short_one_padded() -> None
     short = one(work, datasets.tone(500, 0.2), np.array([0.7]))
     assert short[0, :, :15].max() > 0
     assert short[0, :, 30:].max() == pytest.approx(silence)
+
+
+@pytest.mark.parametrize("by", ["fast", "dali"])
+def test_an_orientation_in_exif_is_not_applied(by: Any) -> None:
+    plain, turned = io.BytesIO(), io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    opened = Image.open(io.BytesIO(photo()))
+    opened.save(plain, "JPEG")
+    opened.save(turned, "JPEG", exif=exif)
+    assert torch.equal(*(pixels(by, file.getvalue(), train=False) for file in (plain, turned)))

@@ -52,7 +52,9 @@ def crop(data: bytes, box: Box, side: int) -> Pixels:
     pixels, scale = _decode(data, box, side)
     top, bottom = _nearest(box.top, box.height, scale)
     left, right = _nearest(box.left, box.width, scale)
-    part = torch.from_numpy(pixels[top:bottom, left:right]).permute(2, 0, 1)[None]
+    # Copied by NumPy: torch would do it with a team of threads for every worker, and they cost more than the copy.
+    cut = np.ascontiguousarray(pixels[top:bottom, left:right])
+    part = torch.from_numpy(cut).permute(2, 0, 1)[None]
     resized = torch.nn.functional.interpolate(part, size=(side, side), mode="bilinear", antialias=True)
     # One pixel wide, it comes out with its colours innermost.
     return resized[0].contiguous().numpy()
