@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -61,14 +62,14 @@ class Aligner:
         if self._lengths is None:
             return [self._by_offsets(item) for item in rendered]
         items = [_composed(item) for item in rendered] if self._normalizer == "NFC" else rendered
-        return [self._by_bytes(item, ids) for item, ids in zip(items, self._ids([i.text for i in items]), strict=True)]
+        return self._by_bytes(items, self._ids([item.text for item in items])) if items else []
 
-    def _ids(self, texts: list[str]) -> list[Ids]:
+    def _ids(self, texts: list[str]) -> list[list[int]]:
         """The ids of texts. What all of them begin with, often a long system turn, is tokenised once."""
         shared = self._shared(_beginning(texts)) if len(texts) > 1 else 0
         head = self._backend.encode(texts[0][:shared], add_special_tokens=False).ids if shared else []
         batch = self._backend.encode_batch_fast([text[shared:] for text in texts], add_special_tokens=False)
-        return [np.array(head + found.ids, np.int64) for found in batch]
+        return [head + found.ids for found in batch]
 
     def _shared(self, beginning: str) -> int:
         """Where a text may be cut without changing its ids: before a special token, on which tokenizers split first."""
@@ -85,23 +86,29 @@ class Aligner:
             and self._normalizer in (None, "NFC")
         )
 
-    def _by_bytes(self, item: Rendered, ids: Ids) -> Sample | Problem:
+    def _by_bytes(self, items: Sequence[Rendered], ids: list[list[int]]) -> list[Sample | Problem]:
+        """All samples at once: their tokens in one row, and places counted in bytes along it."""
         assert self._lengths is not None
-        text = item.text
-        borders = [border for span in item.spans for border in span]
-        if not text.isascii():
-            borders = [len(text[:border].encode()) for border in borders]
-        ends = self._lengths[ids].cumsum()
-        # A token that swallows the spaces beside it, say; the tokenizer knows where.
-        if not len(ids) or ends[-1] != len(text.encode()):
-            return self._by_offsets(item)
-        last = ends.searchsorted(borders)
-        if (ends[last] != borders).any():
-            return self._by_offsets(item)
-        supervised = np.zeros(len(ids), np.bool_)
-        for begin, end in zip(last[::2], last[1::2], strict=True):
-            supervised[begin + 1 : end + 1] = True
-        return Sample(ids, supervised, item.where)
+        row = np.fromiter(chain.from_iterable(ids), np.int64)
+        ends = np.concatenate([[0], self._lengths[row].cumsum()])
+        stops = np.cumsum([len(part) for part in ids])
+        starts = stops - [len(part) for part in ids]
+        borders = [_in_bytes(item, size) for item, size in zip(items, ends[stops] - ends[starts], strict=True)]
+        bases = np.repeat(ends[starts], [len(inner) for inner in borders])
+        places = np.fromiter(chain.from_iterable(borders), np.int64) + bases
+        found = ends.searchsorted(places)
+        edges = np.zeros(len(ends), np.int64)
+        edges[found[::2]] += 1
+        edges[found[1::2]] -= 1
+        supervised = edges.cumsum() > 0
+        exact = iter((ends[found] == places).tolist())
+        return [
+            Sample(row[start:stop], supervised[start:stop], item.where)
+            # A sample without borders has tokens that are not its text, as one that swallows the spaces beside it.
+            if inner and all([next(exact) for _ in inner])
+            else self._by_offsets(item)
+            for item, inner, start, stop in zip(items, borders, starts.tolist(), stops.tolist(), strict=True)
+        ]
 
     def _by_offsets(self, item: Rendered) -> Sample | Problem:
         """From the last span to the first: whatever has no token across its beginning stays as it is."""
@@ -153,6 +160,15 @@ def aligner(tokenizer: Any) -> Aligner:
     if known is None or not known.fits(tokenizer):
         known = _aligners[tokenizer] = Aligner(tokenizer)
     return known
+
+
+def _in_bytes(item: Rendered, size: int) -> list[int]:
+    """The borders of the spans in bytes; none when the tokens have not as many bytes as the text."""
+    text = item.text
+    borders = [border for span in item.spans for border in span]
+    if text.isascii():
+        return borders if size == len(text) else []
+    return [len(text[:border].encode()) for border in borders] if size == len(text.encode()) else []
 
 
 def _beginning(texts: list[str]) -> str:

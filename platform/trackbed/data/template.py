@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
+
 from trackbed.data.lines import named
 from trackbed.data.turns import Conversation, Json, Message, tool_name
 from trackbed.errors import DataError, ModelError, Problem, TrackbedError
@@ -98,8 +100,6 @@ class _Rendering:
         return self._render(self._turns[:turns], self._conversation.tools, generate=generate)
 
     def _render(self, turns: Sequence[Json], tools: Sequence[Json], *, generate: bool = False) -> str:
-        from jinja2 import TemplateError
-
         try:
             return self._template.render(turns, tools, generate=generate)
         # The last four are what the expressions of a template raise on a turn that it was not written for.
