@@ -19,6 +19,7 @@ from rich.console import Console
 
 from conftest import Command, conversation, write_jsonl
 from trackbed.cli import inspected
+from trackbed.cli.console import stages
 from trackbed.data.batches import IGNORED, Batches
 from trackbed.data.config import DataConfig
 from trackbed.data.encode import load_tokenizer
@@ -287,3 +288,13 @@ def test_the_command_names_mistakes(job: MakeJob, trackbed: Command, tmp_path: P
     nowhere = trackbed("data", "preview", job(), "--html", tmp_path / "no" / "page.html")
     assert (nowhere.returncode, "the page cannot be written" in nowhere.stderr) == (2, True)
     assert "Traceback" not in missing.stderr + nowhere.stderr
+
+
+def test_a_stage_has_one_bar() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with stages(console) as progress:
+        for done in range(4):
+            progress("first stage", done, 3)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().count("\n") == 1
+    assert "3/3" in console.file.getvalue()

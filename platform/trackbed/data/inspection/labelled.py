@@ -19,7 +19,7 @@ from PIL import Image
 from trackbed.data import decode
 from trackbed.data.config import AudioConfig, ImageConfig, SampleConfig
 from trackbed.data.fingerprint import Progress
-from trackbed.data.graph import Graph, Work
+from trackbed.data.graph import Array, Drawn, Graph, Undecodable, Work
 from trackbed.data.inspection.preview import Choice, spread
 from trackbed.data.inspection.repeats import NAMED, Finding, Group, Pair, first_equal, in_other
 from trackbed.data.inspection.stats import described
@@ -28,7 +28,7 @@ from trackbed.data.lines import named
 from trackbed.data.order import uniform
 from trackbed.data.samples import Parts, work
 from trackbed.data.sources import Source
-from trackbed.errors import DataError
+from trackbed.errors import DataError, Problem
 
 EVERY = 500
 SIZES = 10
@@ -182,30 +182,48 @@ def preview(parts: Parts, config: SampleConfig, choice: Choice) -> list[Seen]:
     seen = []
     for index, number in enumerate(numbers):
         sample = source.read(number)
-        original = {"original": _original(sample.data)} if isinstance(config, ImageConfig) else {}
+        original = {"original": _original(sample.data, source.where(number))} if isinstance(config, ImageConfig) else {}
         pictures = {what: _picture(arrays[index], config) for what, arrays in made.items()}
         seen.append(Seen(source.where(number), _name(parts.classes, sample.label), original | pictures))
     return seen
 
 
 def _worked(source: Source, numbers: Sequence[int], task: Work, config: SampleConfig) -> npt.NDArray[np.float32]:
-    """What the model sees of these samples in the first epoch, float32 [samples, ...]."""
+    """What the model sees of these samples in the first epoch, float32 [samples, ...]. DataError names what cannot be
+    decoded."""
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
-    graph = Graph(task, rows=len(numbers), workers=1, device=device)
     places = np.array(numbers, dtype=np.int64)
     drawn = uniform(places, np.zeros_like(places), config.seed, task.draws)
+    rows = [_row(source, number, task, mine) for number, mine in zip(numbers, drawn, strict=True)]
+    graph = Graph(task, rows=len(numbers), workers=1, device=device)
     try:
-        arrays = [task.sample(source.read(number).data, mine) for number, mine in zip(numbers, drawn, strict=True)]
         # Copied: what DALI gave is its own once the graph is closed.
-        made: npt.NDArray[np.float32] = graph.run(arrays)[0].float().cpu().clone().numpy()
+        made: npt.NDArray[np.float32] = graph.run(rows)[0].float().cpu().clone().numpy()
         return made
+    except Undecodable as error:
+        faults = [_broken(source.where(numbers[row]), fault) for row, fault in error.faults.items()]
+        raise DataError(faults) from error
     finally:
         graph.close()
 
 
-def _original(data: bytes) -> str:
-    with Image.open(io.BytesIO(data)) as opened:
-        picture = opened.convert("RGB")
+def _row(source: Source, number: int, task: Work, drawn: Drawn) -> tuple[Array, ...]:
+    try:
+        return task.sample(source.read(number).data, drawn)
+    except ValueError as error:
+        raise DataError(_broken(source.where(number), str(error))) from error
+
+
+def _broken(where: str, what: str) -> Problem:
+    return named("data.corrupt", where, what, wanted="samples that can all be read", remedy="mend or delete it")
+
+
+def _original(data: bytes, where: str) -> str:
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            picture = opened.convert("RGB")
+    except OSError as error:
+        raise DataError(_broken(where, str(error))) from error
     picture.thumbnail((SIDE, SIDE))
     return _uri(picture)
 
