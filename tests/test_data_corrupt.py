@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from trackbed.data.loader import IGNORED, Batch, Loader, Loading
 from trackbed.data.order import Share
 from trackbed.data.sources import Source
 from trackbed.data.sources.folder import SOUNDS, Folder
+from trackbed.data.sources.webdataset import WebDataset
 from trackbed.errors import DataError
 
 Decode = Literal["fast", "dali"]
@@ -204,6 +206,20 @@ def test_a_sound_that_is_none(tmp_path: Path) -> None:
     given = batches(Loader(source, work, Share(0, 1, 4), Loading(), quarantine=quarantine, once=True))
     assert [batch.valid.tolist() for batch in given] == [[False, True, True, True], [True, True, False, False]]
     assert "Format not recognised" in next(iter(quarantine.late.values())).reason
+
+
+def test_a_sample_without_a_component_is_handled_by_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKBED_CACHE", str(tmp_path / "cache"))
+    shard = datasets.shards(tmp_path / "set") / "c-2.tar"
+    with tarfile.open(shard, "w") as members:
+        datasets.add(members, "odd.jpg", datasets.picture(1))
+    listed = tmp_path / "bad.jsonl"
+    source, quarantine = healthy(WebDataset(shard.parent), image_fault, Policy("skip", 0.1, listed))
+    assert len(source) == datasets.COUNT
+    assert json.loads(listed.read_text())["reason"] == "it has no component cls"
+    assert all(batch.valid.all() for batch in batches(loader(source, "fast", quarantine, once=False), 5))
+    with pytest.raises(DataError, match=r"c-2.tar!odd: it has no component cls"):
+        healthy(WebDataset(shard.parent), image_fault, Policy(quarantine=listed))
 
 
 def png(size: tuple[int, int]) -> bytes:
