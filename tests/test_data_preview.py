@@ -24,8 +24,8 @@ from trackbed.data.batches import IGNORED, Batches
 from trackbed.data.config import DataConfig
 from trackbed.data.encode import load_tokenizer
 from trackbed.data.inspection import preview_page
-from trackbed.data.inspection.preview import Choice, Preview, preview, spread
-from trackbed.data.inspection.shown import BORDER, marked, pieces, runs
+from trackbed.data.inspection.preview import Choice, Preview, Row, Shown, preview, spread
+from trackbed.data.inspection.shown import BORDER, Piece, marked, pieces, runs
 from trackbed.data.order import Share
 from trackbed.data.prepare import prepare
 from trackbed.data.prepared import Prepared
@@ -235,6 +235,14 @@ def test_the_page_is_one_file_that_asks_the_network_for_nothing_and_escapes(view
     text = "".join(text for _, _, text in Tokens(page).of("sample")[-1])
     assert r"<script>alert(1)</script><img·src=x·onerror=y>\x1b[31m" in text
     assert "\x1b" not in page
+
+
+def test_a_token_that_is_a_whole_tag_is_escaped() -> None:
+    """Tokenizers with tags in their vocabulary have such tokens; a byte-level one has tags in pieces."""
+    token = Piece(0, 1, ATTACK, learnt=True)
+    page = preview_page.to_html(Preview("train", 1, [Shown('x"<b>', [token])], Row([Shown("<b>", [token])], 4)), "job")
+    assert not re.search("<script|<img|<b>", page)
+    assert Tokens(page).of("sample") == Tokens(page).of("packed") == [[(token.about, True, token.shown)]]
 
 
 def browser() -> str:

@@ -325,3 +325,15 @@ def test_bars_are_on_one_scale_and_the_row_is_marked(figures: Any) -> None:
         assert tall[max(tall)] == stats_page.HIGH - 4
         assert drawn.edge == pytest.approx(row_length / (drawn.most + 1) * stats_page.WIDE, abs=1)
     assert stats_page.length_bars(lengths, 100 * lengths["max"]).edge is None
+
+
+def test_faults_of_both_parts_are_named_at_once(tmp_path: Path, job: MakeJob, trackbed: Command) -> None:
+    path = job()
+    for name in ("train", "heldout"):
+        with (tmp_path / f"{name}.jsonl").open("a") as file:
+            file.write("{}\n")
+    done = trackbed("data", "stats", path, "--json")
+    assert done.returncode == 2
+    places = [each["where"] for each in json.loads(done.stdout)["problems"]]
+    assert places == [f"{tmp_path}/train.jsonl:101", f"{tmp_path}/heldout.jsonl:21"]
+    assert "Traceback" not in done.stderr

@@ -14,7 +14,7 @@ from trackbed.cli import console as looks
 from trackbed.cli import inspected
 from trackbed.cli.data import JOB_FILE, _problems_as_json, _progress, _within_quota, as_json_option, overrides
 from trackbed.cli.stack import must_run_jobs
-from trackbed.errors import Problem, TrackbedError
+from trackbed.errors import DataError, Problem, TrackbedError
 
 if TYPE_CHECKING:
     from trackbed.data.config import SampleConfig
@@ -99,7 +99,14 @@ def _chat_stats(job: ChatJob, progress: Progress) -> dict[str, Any]:
     from trackbed.data.inspection.stats import Rows
     from trackbed.data.inspection.stats import stats as count
 
-    parts = {part: _prepared(job, part, progress) for part in ("train", "heldout")}
+    parts, problems = {}, list[Problem]()
+    for part in ("train", "heldout"):
+        try:
+            parts[part] = _prepared(job, part, progress)
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
     return count(parts, Rows(job.data, job.train.rows_per_rank), progress)
 
 
