@@ -310,6 +310,20 @@ def test_a_conversation_of_data_that_changed_is_refused(recipe: Recipe) -> None:
         prepared.conversation(9)
 
 
+@pytest.mark.parametrize("stage", ["hash", "prepare"])
+def test_data_that_is_written_to_meanwhile_is_refused(recipe: Recipe, cache: Path, stage: str) -> None:
+    """Samples of bytes that are not those of the key would be kept under it for ever."""
+    raw = recipe.data.read_bytes()
+
+    def write(now: str, done: int, total: int) -> None:
+        if now.startswith(stage):
+            recipe.data.write_bytes(raw.replace(b"number 150 ", b"number 151 "))
+
+    with pytest.raises(DataError, match="was written to while it was read"):
+        prepare(recipe, write, workers=1)
+    assert not cache.exists() or left_over(cache) == []
+
+
 def test_a_model_that_cannot_be_used_is_said(recipe: Recipe, tmp_path: Path, cache: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
