@@ -83,6 +83,19 @@ def test_texts_of_tokens_are_together_the_decoded_whole(prepared: Prepared, toke
         assert [piece.learnt for piece in shown] == sample.supervised.tolist()
 
 
+def test_a_tokenizer_that_drops_the_space_of_a_first_word_keeps_its_spaces() -> None:
+    """As those with a metaspace do: a token decoded on its own has no space, behind another it has."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.WordLevel({"\u2581one": 0, "\u2581two": 1, "<unk>": 2}, unk_token="<unk>"))
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw)
+    assert tokenizer.decode([1]) == "two"
+    shown = pieces(np.array([0, 1, 1]), np.ones(3, dtype=np.bool_), tokenizer)
+    assert [piece.text for piece in shown] == ["one", " two", " two"]
+
+
 def test_special_tokens_are_text_and_known_as_special(prepared: Prepared, tokenizer: Any) -> None:
     shown = pieces(prepared[0].ids, prepared[0].supervised, tokenizer)
     assert {piece.text for piece in shown if piece.special} == {"<|im_start|>", "<|im_end|>"}

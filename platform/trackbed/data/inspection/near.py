@@ -1,9 +1,12 @@
-"""Near-duplicates by MinHash (Broder, 1997) over shingles of five tokens, in little memory.
+"""Near-duplicates by MinHash (Broder, 1997) over shingles of three tokens, in little memory.
 
-Each sample is a set of shingles; 64 hashes of it, in 16 bands of four, bring likely pairs together: two samples that
-share 0.8 of their shingles meet in some band with a probability of 0.9998, two that share 0.5 with 0.64. The pairs
-that met are then compared exactly. The hashes, 256 bytes a sample, lie in a file without a name; in memory are a band
-of them, and a few bytes a sample.
+Each sample is a set of shingles; 63 hashes of it, in 21 bands of three, bring likely pairs together: two samples that
+share 0.8 of their shingles miss each other in all bands three times in ten million. The pairs that met, and have
+enough equal hashes, are then compared exactly. The hashes, 252 bytes a sample, lie in a file without a name; in memory
+are a band of them, and a few bytes a sample.
+
+Three tokens and not five, as long documents are compared by: a chat sample has some tens of tokens, of which one that
+is another takes as many shingles with it as a shingle is long.
 
 What more than half of the samples have in common, the words of the template and of a question that is always asked
 alike, does not count: it says nothing of which sample it is.
@@ -23,8 +26,8 @@ from trackbed import folders
 from trackbed.data.fingerprint import Progress
 from trackbed.data.prepared import Prepared
 
-SHINGLE = 5
-BANDS, ROWS = 16, 4
+SHINGLE = 3
+BANDS, ROWS = 21, 3
 LEAST = 0.8
 """Shingles in common, of all that either of two samples has (Jaccard), from which they are near-duplicates."""
 # Of the share of equal hashes, which estimates it: three standard deviations lower.
@@ -93,7 +96,7 @@ class Signatures:
 
 
 def shingles(ids: Numbers) -> Hashes:
-    """A hash of every five tokens that follow one another, uint64 [tokens - 4]."""
+    """A hash of every three tokens that follow one another, uint64 [tokens - 2]."""
     count = max(0, len(ids) - SHINGLE + 1)
     tokens, hashed = ids.astype(np.uint64), np.zeros(count, dtype=np.uint64)
     for offset in range(SHINGLE):
@@ -122,9 +125,8 @@ def inside(part: Signatures, skip: npt.NDArray[np.bool_]) -> Found:
         same = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
         _, run = np.unique(keys[order], return_inverse=True)
         head = np.searchsorted(run, run[same])  # where the run of equal keys begins
-        for other in (head, same - 1):
-            pairs = _likely(part, members[order[same]], part, members[order[other]])
-            found |= {mine: hit for mine, hit in _near(part, part, pairs) if mine not in found}
+        pairs = _likely(part, members[order[same]], part, members[order[head]])
+        found |= dict(_near(part, part, pairs))
         left[list(found)] = False
     return found
 

@@ -205,7 +205,7 @@ LEAKS = {
         "keep all samples with one question in one part",
     ),
     "near": (
-        f"share at least {near.LEAST:.0%} of their five-token shingles with a sample in train",
+        f"share at least {near.LEAST:.0%} of their three-token shingles with a sample in train",
         "nearly the same text is trained on and measured on, as versions of one document are",
         "split by source, not by line, or delete these lines from one part",
     ),
@@ -222,7 +222,7 @@ REPEATS = {
         "delete the later lines, unless the weight is meant",
     ),
     "near": (
-        f"share at least {near.LEAST:.0%} of their five-token shingles with an earlier one",
+        f"share at least {near.LEAST:.0%} of their three-token shingles with an earlier one",
         "the set is less varied than its size says",
         "look at the named pairs, and keep one of each where they are versions of one text",
     ),

@@ -40,7 +40,7 @@ def stats(parts: Mapping[str, Prepared], rows: Rows, progress: Progress) -> Json
     """The figures of train and heldout, and what is to be said of them, in JSON values."""
     reads = {name: read(prepared, name, progress) for name, prepared in parts.items()}
     figures = {name: _part(each, rows) for name, each in reads.items()}
-    found = [*findings(reads["train"], reads["heldout"], progress), *_padding(figures["train"], rows)]
+    found = [*findings(reads["train"], reads["heldout"], progress), *padding(figures["train"], rows)]
     return {"parts": figures, "findings": [asdict(each) for each in found]}
 
 
@@ -139,7 +139,7 @@ def _unpacked(prepared: Prepared, rows: Rows) -> Json:
     return {"rows_at_once": size, "padding": round(1 - prepared.tokens / tokens, 4)}
 
 
-def _padding(train: Json, rows: Rows) -> list[Finding]:
+def padding(train: Json, rows: Rows) -> list[Finding]:
     """A word where the job's rows are emptier than others would be."""
     packs = train["packing"]
     # Of a handful of rows the last one, half empty, says nothing of the width; and a job refuses narrower rows.
