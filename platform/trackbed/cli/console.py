@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -11,30 +12,28 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
     from trackbed.submit.plan import Plan
 
+# Seconds between two lines of progress, where there is no terminal to draw on.
+EVERY = 10.0
 STEP = re.compile(r"step (\d+)/(\d+)  (.*)")
 
 
 @contextmanager
-def stages(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress of named stages: call it with (stage, done, total)."""
+def stages(console: Console, *, after: float = 0) -> Iterator[Callable[[str, int, int], None]]:
+    """Progress of named stages: call it with (stage, done, total).
+
+    A bar on a terminal; elsewhere a line now and then, of stages that take longer than `after` seconds.
+    """
     if not console.is_terminal:
-        seen: set[str] = set()
-
-        def plain(stage: str, done: int, total: int) -> None:
-            if stage not in seen or done == total:
-                seen.add(stage)
-                console.print(f"{stage}: {done} of {total}", highlight=False, soft_wrap=True)
-
-        yield plain
+        yield _Lines(console, after)
         return
     with _bar(console) as progress:
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, TaskID] = {}
 
         def draw(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
@@ -42,6 +41,24 @@ def stages(console: Console) -> Iterator[Callable[[str, int, int], None]]:
             progress.update(tasks[stage], completed=done, total=total)
 
         yield draw
+
+
+class _Lines:
+    """A stage's first line, its last, and one every ten seconds between."""
+
+    def __init__(self, console: Console, after: float) -> None:
+        self._console, self._after = console, after
+        self._first: dict[str, float] = {}
+        self._next: dict[str, float] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        first = self._first.setdefault(stage, now)
+        due = self._next.setdefault(stage, first + self._after)
+        shown = due > first + self._after
+        if now >= due or (done == total and shown):
+            self._console.print(f"{stage}: {done} of {total}", highlight=False, soft_wrap=True)
+            self._next[stage] = now + EVERY
 
 
 @contextmanager

@@ -28,6 +28,8 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print the
 workers_option = click.option(
     "--workers", default=0, type=click.IntRange(min=0), metavar="N", help="Processes; as many as processors by default."
 )
+# What is done sooner needs no word of progress in a log.
+QUIET_SECONDS = 2.0
 SETS = ["pydocs", "digits", "fashion-mnist", "sounds"]
 FORMATS = ["auto", "chatml", "sharegpt", "alpaca", "prompt_completion"]
 
@@ -113,7 +115,7 @@ def _counts(job_file: Path, sets: tuple[str, ...], *, as_json: bool, workers: in
     from trackbed.data.check import Effort, check
     from trackbed.job import ChatJob, ClassifyJob, data_path, load
 
-    with _problems_as_json(as_json), _progress(quiet=as_json) as progress:
+    with _problems_as_json(as_json), _progress() as progress:
         job = load(job_file, sets)
         if isinstance(job, ClassifyJob):
             return _count_samples(job, progress)
@@ -168,7 +170,7 @@ def _check_samples(data: Path, how: Look) -> None:
     must_run_jobs()
     from trackbed.data.samples import look
 
-    with _problems_as_json(how.as_json), _progress(quiet=how.as_json) as progress:
+    with _problems_as_json(how.as_json), _progress() as progress:
         total, problems = look(data, max(1, how.workers or _within_quota(0) or len(os.sched_getaffinity(0))), progress)
     if how.as_json:
         click.echo(json.dumps({"samples": total, "problems": [asdict(problem) for problem in problems]}, indent=2))
@@ -185,7 +187,7 @@ def _check_samples(data: Path, how: Look) -> None:
 def _check_lines(data: Path, how: Look) -> None:
     from trackbed.data.check import Effort, scan
 
-    with _problems_as_json(how.as_json), _progress(quiet=how.as_json) as progress:
+    with _problems_as_json(how.as_json), _progress() as progress:
         found = scan(data, how.form, how.most, Effort(progress, _within_quota(how.workers)))
     problems = found.pop("problems")
     if how.as_json:
@@ -210,21 +212,23 @@ def _say_lines(data: Path, found: dict[str, Any], problems: list[Problem]) -> No
 
 @contextmanager
 def _problems_as_json(asked: bool) -> Iterator[None]:
+    """Errors on standard output instead of standard error, for the program that asked."""
     try:
         yield
     except TrackbedError as error:
-        if asked:
-            click.echo(json.dumps({"problems": [asdict(problem) for problem in error.problems]}))
-        raise
+        if not asked:
+            raise
+        click.echo(json.dumps({"problems": [asdict(problem) for problem in error.problems]}))
+        raise click.exceptions.Exit(error.exit_code) from error
 
 
 @contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress on standard error, so that what is printed can be piped; nothing where JSON is wanted."""
+def _progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """Progress on standard error, so that what is printed can be piped."""
     if quiet:
         yield lambda stage, done, total: None
         return
-    with looks.stages(Console(stderr=True)) as progress:
+    with looks.stages(Console(stderr=True), after=QUIET_SECONDS) as progress:
         yield progress
 
 

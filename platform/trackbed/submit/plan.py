@@ -117,15 +117,18 @@ def _count_in(path: Path) -> int:
 
 
 def _count_data(job_file: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
-    """Encode the data in a process of its own: its libraries are heavy and must not burden the submitter."""
+    """Prepare the data in a process of its own: its libraries are heavy and must not burden the submitter.
+
+    Its progress goes to this one's standard error.
+    """
     flags = [word for override in overrides for word in ("--set", override)]
     command = [sys.executable, "-m", "trackbed", "data", "check", str(job_file), "--json", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:
         return dict(json.loads(done.stdout))
     try:
         problems = [Problem(**problem) for problem in json.loads(done.stdout)["problems"]]
     except (ValueError, KeyError, TypeError):
-        lines = done.stderr.strip().splitlines() or ["it said nothing"]
-        problems = [Problem(id="data.check-crashed", what=f"the data check crashed: {lines[-1]}")]
+        what = f"the data check ended with exit code {done.returncode}; what it said is above"
+        problems = [Problem(id="data.check-crashed", what=what)]
     raise DataError(problems)
