@@ -40,8 +40,8 @@ class Template:
 
         # transformers' own sandbox and filters, without what it does anew for every conversation; a test holds that the
         # text is the same. A tokenizer may have a second template for tools.
-        self._plain = compiled(tokenizer.get_chat_template())
-        self._with_tools = compiled(tokenizer.get_chat_template(tools=[{}]))
+        self._plain = _quick(compiled(tokenizer.get_chat_template()))
+        self._with_tools = _quick(compiled(tokenizer.get_chat_template(tools=[{}])))
         self._eos = tokenizer.eos_token or ""
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} | {self._eos}
         self._ends = tuple(special - {""})
@@ -234,3 +234,21 @@ def _marked_call(call: Json, what: str, marks: _Marks) -> Json:
 def _marked_tool(tool: Json, marks: _Marks) -> Json:
     name = marks.mark(f"the tool {tool_name(tool)}")
     return {**tool, "function": {**tool["function"], "name": name}} if "function" in tool else {**tool, "name": name}
+
+
+def _quick(template: Any) -> Any:
+    """Have the sandbox decide once for every attribute of every type: its rule looks at nothing else, and a template
+    asks it thousands of times."""
+    if "is_safe_attribute" in vars(template.environment):  # compiled before: transformers keeps what it compiles
+        return template
+    rule = template.environment.is_safe_attribute
+    known: dict[tuple[type, str], bool] = {}
+
+    def decided(owner: Any, name: str, value: Any) -> bool:
+        key = type(owner), name
+        if key not in known:
+            known[key] = rule(owner, name, value)
+        return known[key]
+
+    template.environment.is_safe_attribute = decided
+    return template
