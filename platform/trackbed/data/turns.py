@@ -113,6 +113,8 @@ def _message(raw: Any, where: str) -> Message | Problem:
     role = raw.get("role")
     if role not in ROLES:
         return named("data.role", where, f"unknown role {role!r}", wanted=f"one of {', '.join(ROLES)}")
+    if len(raw) == 2 and isinstance(raw.get("content"), str) and raw["content"].strip():
+        return Message(role, raw["content"])  # by far the most turns have nothing else to look at
     calls = _calls(raw.get("tool_calls"), role, where)
     if isinstance(calls, Problem):
         return calls
