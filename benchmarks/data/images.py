@@ -20,6 +20,7 @@ from typing import Any
 
 import peers
 import photographs
+import picture
 
 from trackbed.data.images import Images, ImageSettings
 from trackbed.data.loader import Loader, Loading
@@ -31,11 +32,16 @@ BATCHES, WARM_UP, ROUNDS = 30, 5, 5
 Batches = Iterator[Any]
 
 
-def main() -> None:
+def main(figure: str = "") -> None:
+    groups: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(dir=".", prefix=".benchmark-") as temporary:
         for size in photographs.SIZES:
             files = photographs.make(Path(temporary) / size, size)
-            table(size, files, measure(candidates(Path(temporary) / size)))
+            speeds = measure(candidates(Path(temporary) / size))
+            table(size, files, speeds)
+            groups[f"JPEGs of {size}, images a second, two cores"] = speeds
+    if figure:
+        picture.bars(Path(figure), groups, "images/s")
 
 
 def candidates(folder: Path) -> dict[str, Callable[[], Batches]]:
@@ -95,4 +101,4 @@ def table(size: str, files: list[Path], speeds: dict[str, float]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
