@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from trackbed.data.sources.tfrecord import masked
+from trackbed.data.samples.sources.tfrecord import masked
 
 COUNT = 11
 CLASSES = ("ant", "bee", "cat")

@@ -18,9 +18,12 @@ from PIL import Image
 import datasets
 from conftest import Command
 from runs import events, losses, ranks_of, stop_at, submit
-from trackbed.data import samples, sounds
-from trackbed.data.config import AudioConfig
+from trackbed.data.config import AudioConfig, ImageConfig
 from trackbed.data.order import Share
+from trackbed.data.samples.parts import open_parts
+from trackbed.data.samples.settings import shape
+from trackbed.data.samples.streams import training
+from trackbed.data.sets import sounds
 from trackbed.errors import DataError
 
 MakeJob = Callable[..., Path]
@@ -172,11 +175,11 @@ def test_sounds_have_the_shape_that_the_network_is_made_for(tmp_path: Path) -> N
     made = tmp_path / "sounds"
     sounds.build(made, lambda stage, done, total: None)
     config = AudioConfig(kind="audio", train=str(made / "train"), heldout=str(made / "heldout"), seconds=0.5)
-    parts = samples.open_parts(config)
-    training = samples.training(parts, config, Share(0, 1, 4), tmp_path / "quarantine.jsonl")
-    (batch,) = next(training).batches
-    training.close()
-    assert tuple(batch.inputs.shape[1:]) == samples.shape(config)
+    parts = open_parts(config)
+    stream = training(parts, config, Share(0, 1, 4), tmp_path / "quarantine.jsonl")
+    (batch,) = next(stream).batches
+    stream.close()
+    assert tuple(batch.inputs.shape[1:]) == shape(config)
     assert parts.classes == tuple(sounds.KINDS)
 
 
@@ -195,4 +198,4 @@ def test_without_heldout_classes_of_training_is_refused(tmp_path: Path) -> None:
     (tmp_path / "heldout" / "slanted").mkdir()
     config = {"kind": "images", "train": str(tmp_path / "train"), "heldout": str(tmp_path / "heldout")}
     with pytest.raises(DataError, match="slanted"):
-        samples.open_parts(samples.ImageConfig(**config))
+        open_parts(ImageConfig(**config))

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from conftest import Command, conversation, write_jsonl
-from trackbed.data import chat, pydocs
-from trackbed.data.batches import IGNORED, Batches, collate, pack
+from trackbed.data.chat import jsonl
+from trackbed.data.chat.batches import IGNORED, Batches, collate, pack
+from trackbed.data.chat.encode import Encoded, Sample, encode, load_tokenizer
 from trackbed.data.config import DataConfig
-from trackbed.data.encode import Encoded, Sample, encode, load_tokenizer
 from trackbed.data.order import Share
+from trackbed.data.sets import pydocs
 from trackbed.errors import DataError, ModelError
 
 GOOD = json.dumps(conversation(1)).encode() + b"\n"
@@ -54,7 +55,7 @@ def test_a_faulty_line_is_named_by_file_and_line(tmp_path: Path, id: str) -> Non
     raw, what = BAD_LINES[id]
     path.write_bytes(GOOD + b"\n" + raw)
     with pytest.raises(DataError) as caught:
-        chat.read(path)
+        jsonl.read(path)
     (problem,) = caught.value.problems
     assert problem.id == id
     assert str(problem).startswith(f"{path}:3")
@@ -65,15 +66,15 @@ def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + GOOD)
     with pytest.raises(DataError, match=r"chat.jsonl:1: the file begins with a byte-order mark"):
-        chat.read(path)
+        jsonl.read(path)
 
 
 def test_all_faulty_lines_are_named_at_once_up_to_a_number(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_bytes(GOOD + b"{\n" * 30)
     with pytest.raises(DataError) as caught:
-        chat.read(path)
-    assert len(caught.value.problems) == chat.MOST_PROBLEMS + 1
+        jsonl.read(path)
+    assert len(caught.value.problems) == jsonl.MOST_PROBLEMS + 1
     assert "and 10 more faulty lines" in str(caught.value)
 
 
@@ -83,7 +84,7 @@ def test_a_file_with_nothing_in_it_is_an_error(tmp_path: Path, content: bytes | 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError, match="cannot be read: No such file" if content is None else "has no conversation"):
-        chat.read(path)
+        jsonl.read(path)
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +265,7 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]
 
 def test_documentation_makes_thousands_of_unique_pairs_without_leaks(docs: tuple[Path, dict[str, int]]) -> None:
     folder, counts = docs
-    parts = {name: chat.read(folder / f"{name}.jsonl") for name in ("train", "heldout")}
+    parts = {name: jsonl.read(folder / f"{name}.jsonl") for name in ("train", "heldout")}
     assert {name: len(part) for name, part in parts.items()} == counts
     assert counts["train"] > 3000
     assert counts["heldout"] > 200

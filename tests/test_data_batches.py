@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackbed.data import batches as module
-from trackbed.data.batches import Batches, Step, collate
+from trackbed.data.chat import batches as module
+from trackbed.data.chat.batches import Batches, Step, collate
+from trackbed.data.chat.encode import Sample
+from trackbed.data.chat.pack import pack
 from trackbed.data.config import DataConfig
-from trackbed.data.encode import Sample
 from trackbed.data.order import Share
-from trackbed.data.pack import pack
 from trackbed.data.pipeline import Pipeline
 from trackbed.errors import DataError
 

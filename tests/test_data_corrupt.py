@@ -16,15 +16,15 @@ import torch
 from PIL import Image
 
 import datasets
-from trackbed.data import corrupt
-from trackbed.data.audio import Audio, AudioSettings
-from trackbed.data.corrupt import Policy, healthy, image_fault, scan, sound_fault
-from trackbed.data.images import Images, ImageSettings
-from trackbed.data.loader import IGNORED, Batch, Loader, Loading
 from trackbed.data.order import Share
-from trackbed.data.sources import Source
-from trackbed.data.sources.folder import SOUNDS, Folder
-from trackbed.data.sources.webdataset import WebDataset
+from trackbed.data.samples import corrupt
+from trackbed.data.samples.audio import Audio, AudioSettings
+from trackbed.data.samples.corrupt import Policy, healthy, image_fault, scan, sound_fault
+from trackbed.data.samples.images import Images, ImageSettings
+from trackbed.data.samples.loader import IGNORED, Batch, Loader, Loading
+from trackbed.data.samples.sources import Source
+from trackbed.data.samples.sources.folder import SOUNDS, Folder
+from trackbed.data.samples.sources.webdataset import WebDataset
 from trackbed.errors import DataError
 
 Decode = Literal["fast", "dali"]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, write_jsonl
-from trackbed.data import chat, lines
-from trackbed.data.chat import Conversation, Message
-from trackbed.data.formats import Format, recognise
+from trackbed.data.chat import jsonl, lines
+from trackbed.data.chat.formats import Format, recognise
+from trackbed.data.chat.jsonl import Conversation, Message
 from trackbed.errors import DataError, Problem
 
 USER, ASSISTANT = {"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"}
@@ -32,7 +32,7 @@ SAME = {
 
 
 def parse(record: Any, form: str = "chatml") -> Conversation | Problem:
-    return chat.parse(json.dumps(record).encode() + b"\n", "f:7", Format(form), first=False)
+    return jsonl.parse(json.dumps(record).encode() + b"\n", "f:7", Format(form), first=False)
 
 
 def turns(*messages: Any, **more: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_every_format_becomes_the_same_conversation_stated_or_recognised(tmp_pat
     path = write_jsonl(tmp_path / "f.jsonl", [SAME[form]] * 2)
     wanted = (Message("system", "s"), Message("user", "a?"), Message("assistant", "b"))
     for stated in (None, Format(form)):
-        assert [item.messages for item in chat.read(path, stated)] == [wanted, wanted]
+        assert [item.messages for item in jsonl.read(path, stated)] == [wanted, wanted]
     assert recognise([SAME[form]]) is Format(form)
 
 
@@ -179,7 +179,7 @@ def test_bytes_that_are_no_line_of_json_are_named(tmp_path: Path, id: str) -> No
     raw, what = BAD_BYTES[id]
     path.write_bytes(GOOD + raw + (GOOD if raw.endswith(b"\n") else b""))
     with pytest.raises(DataError) as caught:
-        chat.read(path)
+        jsonl.read(path)
     (problem,) = caught.value.problems
     assert problem.id == id
     assert str(problem).startswith(f"{path}:2")
@@ -187,7 +187,7 @@ def test_bytes_that_are_no_line_of_json_are_named(tmp_path: Path, id: str) -> No
 
 
 def test_whole_characters_in_escapes_are_text() -> None:
-    parsed = chat.parse(GOOD.replace(b"a?", b"\\ud83d\\ude00"), "f:1", Format.chatml, first=True)
+    parsed = jsonl.parse(GOOD.replace(b"a?", b"\\ud83d\\ude00"), "f:1", Format.chatml, first=True)
     assert isinstance(parsed, Conversation)
     assert parsed.messages[1].content == "\N{GRINNING FACE}"
 
@@ -195,7 +195,7 @@ def test_whole_characters_in_escapes_are_text() -> None:
 def test_a_file_in_utf_16_is_one_problem_and_not_one_a_line(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_bytes((GOOD * 3).decode().encode("utf-16"))
-    (problem,) = chat.scan(path)
+    (problem,) = jsonl.scan(path)
     assert isinstance(problem, Problem)
     assert "UTF-16" in str(problem)
 
@@ -204,18 +204,18 @@ def test_keys_of_two_formats_are_refused_with_how_to_state_one(tmp_path: Path) -
     both = {**SAME["alpaca"], **SAME["prompt_completion"]}
     path = write_jsonl(tmp_path / "f.jsonl", [both] * 3)
     with pytest.raises(DataError) as caught:
-        chat.read(path)
+        jsonl.read(path)
     (problem,) = caught.value.problems
     assert problem.id == "data.format-ambiguous"
     assert problem.where == f"{path}:1"
     assert "fit alpaca and prompt_completion" in problem.what
     assert "data.format to alpaca or prompt_completion" in problem.remedy
-    assert [item.messages[1].content for item in chat.read(path, Format.alpaca)] == ["a?"] * 3
+    assert [item.messages[1].content for item in jsonl.read(path, Format.alpaca)] == ["a?"] * 3
 
 
 def test_keys_of_no_format_are_named_and_the_first_good_line_decides(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "f.jsonl", [{"mesages": []}, [], SAME["alpaca"], CHATML])
-    problems = [item for item in chat.scan(path) if isinstance(item, Problem)]
+    problems = [item for item in jsonl.scan(path) if isinstance(item, Problem)]
     assert [problem.id for problem in problems] == ["data.format-unknown", "data.format-unknown", "data.format"]
     assert [problem.where for problem in problems] == [f"{path}:{number}" for number in (1, 2, 4)]
     assert "'mesages'" in problems[0].what
@@ -226,7 +226,7 @@ def test_a_huge_line_is_a_fault_and_never_in_memory(tmp_path: Path, monkeypatch:
     path = tmp_path / "f.jsonl"
     path.write_bytes(GOOD + b"x" * (40 << 20) + b"\n" + GOOD)
     tracemalloc.start()
-    good, problem, last = chat.scan(path)
+    good, problem, last = jsonl.scan(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert isinstance(problem, Problem)
@@ -242,14 +242,14 @@ def test_a_line_as_long_as_allowed_is_read(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(lines, "LONGEST", len(GOOD))
     path = tmp_path / "f.jsonl"
     path.write_bytes(GOOD + GOOD)
-    assert len(chat.read(path)) == 2
+    assert len(jsonl.read(path)) == 2
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     write_jsonl(path, [turns({**USER, "content": "x" * 200_000}, ASSISTANT)] * 100)
     tracemalloc.start()
-    assert sum(isinstance(item, Conversation) for item in chat.scan(path)) == 100
+    assert sum(isinstance(item, Conversation) for item in jsonl.scan(path)) == 100
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 << 20
@@ -257,7 +257,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 def test_reading_needs_the_standard_library_alone() -> None:
     code = (
-        "import sys; from trackbed.data import chat, formats; "
+        "import sys; from trackbed.data.chat import formats, jsonl; "
         "print([name for name in ('numpy', 'transformers', 'torch', 'pydantic', 'jinja2') if name in sys.modules])"
     )
     command = [sys.executable, "-c", code]

@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 
 import datasets
-from trackbed.data import decode
-from trackbed.data.audio import Audio, AudioSettings
-from trackbed.data.decode import Box
-from trackbed.data.graph import Graph, Work
-from trackbed.data.images import Images, ImageSettings, centre_box, random_box
 from trackbed.data.order import uniform
+from trackbed.data.samples import decode
+from trackbed.data.samples.audio import Audio, AudioSettings
+from trackbed.data.samples.decode import Box
+from trackbed.data.samples.graph import Graph, Work
+from trackbed.data.samples.images import Images, ImageSettings, centre_box, random_box
 
 MIDDLE = np.full(23, 0.5)
 

@@ -18,15 +18,16 @@ from PIL import Image
 from conftest import Command
 from datasets import folder, picture
 from test_data_preview import shot
-from trackbed.data import sounds
+from trackbed.data.chat.fingerprint import Progress
 from trackbed.data.config import AudioConfig, ImageConfig
-from trackbed.data.fingerprint import Progress
 from trackbed.data.inspection.labelled import preview, stats
 from trackbed.data.inspection.labelled_page import preview_html, stats_html
 from trackbed.data.inspection.preview import Choice
-from trackbed.data.loader import Loader, Loading
 from trackbed.data.order import Order, Share
-from trackbed.data.samples import open_parts, work
+from trackbed.data.samples.loader import Loader, Loading
+from trackbed.data.samples.parts import open_parts
+from trackbed.data.samples.settings import work
+from trackbed.data.sets import sounds
 from trackbed.errors import DataError
 
 JOB = """

@@ -13,18 +13,18 @@ import pytest
 import torch
 
 import datasets
-from trackbed.data.audio import Audio, AudioSettings
-from trackbed.data.graph import Work
-from trackbed.data.images import Images, ImageSettings
-from trackbed.data.loader import IGNORED, Batch, Loader, Loading, Step
 from trackbed.data.order import PADDING, Share
 from trackbed.data.pipeline import Pipeline
-from trackbed.data.sources import Source, Subset
-from trackbed.data.sources.folder import SOUNDS, Folder
-from trackbed.data.sources.tfrecord import TFRecord
-from trackbed.data.sources.tokens import TokenFiles
-from trackbed.data.sources.webdataset import WebDataset
-from trackbed.data.tokens import Tokens
+from trackbed.data.samples.audio import Audio, AudioSettings
+from trackbed.data.samples.graph import Work
+from trackbed.data.samples.images import Images, ImageSettings
+from trackbed.data.samples.loader import IGNORED, Batch, Loader, Loading, Step
+from trackbed.data.samples.sources import Source, Subset
+from trackbed.data.samples.sources.folder import SOUNDS, Folder
+from trackbed.data.samples.sources.tfrecord import TFRecord
+from trackbed.data.samples.sources.tokens import TokenFiles
+from trackbed.data.samples.sources.webdataset import WebDataset
+from trackbed.data.samples.tokens import Tokens
 from trackbed.errors import DataError
 
 EPOCHS, ROWS = 3, 2

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from conftest import Command, conversation, environ, write_jsonl
-from trackbed.data import chat, lines
-from trackbed.data.check import Effort, scan
+from trackbed.data.chat import jsonl, lines
+from trackbed.data.chat.check import Effort, scan
+from trackbed.data.chat.encode import encode, load_tokenizer, tokenise
+from trackbed.data.chat.prepare import prepare
+from trackbed.data.chat.prepared import Prepared, open_prepared
+from trackbed.data.chat.recipe import Recipe
 from trackbed.data.config import DataConfig
-from trackbed.data.encode import encode, load_tokenizer, tokenise
-from trackbed.data.prepare import prepare
-from trackbed.data.prepared import Prepared, open_prepared
-from trackbed.data.recipe import Recipe
 from trackbed.errors import DataError, ModelError
 
 PART = 4096
@@ -61,7 +61,7 @@ def left_over(cache: Path) -> list[str]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_prepared_samples_are_those_of_the_plain_way(recipe: Recipe, tokenizer: Any, workers: int) -> None:
     prepared = prepare(recipe, workers=workers)
-    conversations = chat.read(recipe.data)
+    conversations = jsonl.read(recipe.data)
     plain = list(tokenise(conversations, tokenizer))
     assert len(prepared) == len(plain) == COUNT
     for index, (mine, other) in enumerate(zip(prepared, plain, strict=True)):
@@ -131,7 +131,7 @@ def test_faults_are_reported_as_reading_reports_them_and_nothing_is_kept(
 ) -> None:
     recipe.data.write_bytes(FAULTS[name])
     with pytest.raises(DataError) as plain:
-        chat.read(recipe.data)
+        jsonl.read(recipe.data)
     with pytest.raises(DataError) as caught:
         prepare(recipe, workers=2)
     assert caught.value.problems == plain.value.problems
@@ -338,8 +338,8 @@ def test_a_model_that_cannot_be_used_is_said(recipe: Recipe, tmp_path: Path, cac
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from trackbed.data.prepare import prepare
-from trackbed.data.recipe import Recipe
+from trackbed.data.chat.prepare import prepare
+from trackbed.data.chat.recipe import Recipe
 def peak(process):
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
@@ -505,7 +505,7 @@ def test_memory_does_not_grow_with_the_file(tiny_model: Path, tmp_path: Path) ->
 
 def test_a_worker_loads_no_torch(tiny_model: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from trackbed.data import part; "
+        "import sys; from pathlib import Path; from trackbed.data.chat import part; "
         f"part.load_tokenizer(Path({str(tiny_model)!r})); print('torch' in sys.modules)"
     )
     done = subprocess.run(

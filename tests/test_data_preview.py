@@ -20,16 +20,16 @@ from rich.console import Console
 from conftest import Command, conversation, write_jsonl
 from trackbed.cli import inspected
 from trackbed.cli.console import stages
-from trackbed.data.batches import IGNORED, Batches
+from trackbed.data.chat.batches import IGNORED, Batches
+from trackbed.data.chat.encode import load_tokenizer
+from trackbed.data.chat.prepare import prepare
+from trackbed.data.chat.prepared import Prepared
+from trackbed.data.chat.recipe import Recipe
 from trackbed.data.config import DataConfig
-from trackbed.data.encode import load_tokenizer
 from trackbed.data.inspection import preview_page
 from trackbed.data.inspection.preview import Choice, Preview, Row, Shown, preview, spread
 from trackbed.data.inspection.shown import BORDER, Piece, marked, pieces, runs
 from trackbed.data.order import Share
-from trackbed.data.prepare import prepare
-from trackbed.data.prepared import Prepared
-from trackbed.data.recipe import Recipe
 from trackbed.errors import DataError
 
 MakeJob = Callable[..., Path]

@@ -13,12 +13,12 @@ import pytest
 
 import datasets
 from trackbed.data.order import Order
-from trackbed.data.sources import Source
-from trackbed.data.sources.example import parse
-from trackbed.data.sources.folder import Folder
-from trackbed.data.sources.tfrecord import TFRecord, masked
-from trackbed.data.sources.tokens import TokenFiles
-from trackbed.data.sources.webdataset import WebDataset
+from trackbed.data.samples.sources import Source
+from trackbed.data.samples.sources.example import parse
+from trackbed.data.samples.sources.folder import Folder
+from trackbed.data.samples.sources.tfrecord import TFRecord, masked
+from trackbed.data.samples.sources.tokens import TokenFiles
+from trackbed.data.samples.sources.webdataset import WebDataset
 from trackbed.errors import DataError
 
 

@@ -15,15 +15,15 @@ import pytest
 
 from conftest import Command, write_jsonl
 from test_data_preview import shot
-from trackbed.data.batches import Batches, collate
+from trackbed.data.chat.batches import Batches, collate
+from trackbed.data.chat.prepare import prepare, silent
+from trackbed.data.chat.prepared import Prepared
+from trackbed.data.chat.recipe import Recipe
 from trackbed.data.config import DataConfig
 from trackbed.data.inspection import near, stats_page
 from trackbed.data.inspection.repeats import normalised
 from trackbed.data.inspection.stats import Rows, counted, described, padding, stats
 from trackbed.data.order import Order, Share
-from trackbed.data.prepare import prepare, silent
-from trackbed.data.prepared import Prepared
-from trackbed.data.recipe import Recipe
 
 MakeJob = Callable[..., Path]
 ATTACK = "<script>alert(1)</script>"

@@ -15,10 +15,10 @@ from transformers import PreTrainedTokenizerFast
 
 from chat_templates import BY_NAME, CHATML, FAMILIES, THINKING, TOOLS, TURN, Family, Turns, byte_level, conversations
 from conftest import write_jsonl
-from trackbed.data.chat import Conversation, Message
+from trackbed.data.chat.encode import Sample, attempt, encode, load_tokenizer, prompt, tokenise
+from trackbed.data.chat.jsonl import Conversation, Message
+from trackbed.data.chat.template import Rendered, Template
 from trackbed.data.config import DataConfig
-from trackbed.data.encode import Sample, attempt, encode, load_tokenizer, prompt, tokenise
-from trackbed.data.template import Rendered, Template
 from trackbed.errors import DataError, ModelError, Problem
 
 loaded = cache(Family.tokenizer)

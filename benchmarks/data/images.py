@@ -22,10 +22,10 @@ import peers
 import photographs
 import picture
 
-from trackbed.data.images import Images, ImageSettings
-from trackbed.data.loader import Loader, Loading
 from trackbed.data.order import Share
-from trackbed.data.sources.folder import Folder
+from trackbed.data.samples.images import Images, ImageSettings
+from trackbed.data.samples.loader import Loader, Loading
+from trackbed.data.samples.sources.folder import Folder
 
 ROWS, WORKERS = 32, 2
 BATCHES, WARM_UP, ROUNDS = 30, 5, 5

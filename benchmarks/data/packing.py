@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from trackbed import hub
-from trackbed.data.batches import Batches
+from trackbed.data.chat.batches import Batches
+from trackbed.data.chat.prepare import prepare
+from trackbed.data.chat.prepared import Prepared
+from trackbed.data.chat.recipe import Recipe
 from trackbed.data.order import Share
-from trackbed.data.prepare import prepare
-from trackbed.data.prepared import Prepared
-from trackbed.data.recipe import Recipe
 from trackbed.job import ChatJob, data_path, load
 
 ROW_LENGTHS = (256, 512, 1024, 2048)

@@ -69,8 +69,8 @@ def measure(name: str, model: str, data: Path, cache: Path) -> Measured:
 
 
 def trackbed(model: Path, data: Path) -> int:
-    from trackbed.data.prepare import prepare
-    from trackbed.data.recipe import Recipe
+    from trackbed.data.chat.prepare import prepare
+    from trackbed.data.chat.recipe import Recipe
 
     return prepare(Recipe(data, model, 1 << 20, "drop"), workers=WORKERS).tokens
 

@@ -112,7 +112,7 @@ def _counts(job_file: Path, sets: tuple[str, ...], *, as_json: bool, workers: in
     """The figures of a job's data, prepared where it was not; its problems as JSON as well, where that is asked for."""
     must_run_jobs()
     from trackbed import hub
-    from trackbed.data.check import Effort, check
+    from trackbed.data.chat.check import Effort, check
     from trackbed.job import ChatJob, ClassifyJob, data_path, load
 
     with _problems_as_json(as_json), _progress() as progress:
@@ -127,11 +127,11 @@ def _counts(job_file: Path, sets: tuple[str, ...], *, as_json: bool, workers: in
 
 def _count_samples(job: ClassifyJob, progress: Callable[[str, int, int], None]) -> dict[str, dict[str, Any]]:
     """The figures of pictures or sounds, looked at once for samples that cannot be read, and of the network."""
-    from trackbed.data import samples
+    from trackbed.data.samples.parts import count, open_parts
     from trackbed.train.classify import count_parameters
 
-    parts = samples.open_parts(job.data, progress)
-    counts = samples.count(parts, job.data)
+    parts = open_parts(job.data, progress)
+    counts = count(parts, job.data)
     counts["train"]["parameters"] = count_parameters(job, parts.classes)
     return counts
 
@@ -168,7 +168,7 @@ def _holds_samples(data: Path) -> bool:
 
 def _check_samples(data: Path, how: Look) -> None:
     must_run_jobs()
-    from trackbed.data.samples import look
+    from trackbed.data.samples.parts import look
 
     with _problems_as_json(how.as_json), _progress() as progress:
         total, problems = look(data, max(1, how.workers or _within_quota(0) or len(os.sched_getaffinity(0))), progress)
@@ -185,7 +185,7 @@ def _check_samples(data: Path, how: Look) -> None:
 
 
 def _check_lines(data: Path, how: Look) -> None:
-    from trackbed.data.check import Effort, scan
+    from trackbed.data.chat.check import Effort, scan
 
     with _problems_as_json(how.as_json), _progress() as progress:
         found = scan(data, how.form, how.most, Effort(progress, _within_quota(how.workers)))
@@ -265,7 +265,7 @@ def fetch(name: str) -> Path:
 
 def build(name: str) -> None:
     from trackbed import folders
-    from trackbed.data.sets import SETS as BUILDERS
+    from trackbed.data.sets.catalogue import SETS as BUILDERS
 
     folder = folders.data() / name
     with looks.stages(looks.console()) as progress:

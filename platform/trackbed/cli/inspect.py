@@ -17,9 +17,9 @@ from trackbed.cli.stack import must_run_jobs
 from trackbed.errors import DataError, Problem, TrackbedError
 
 if TYPE_CHECKING:
+    from trackbed.data.chat.prepared import Prepared
     from trackbed.data.config import SampleConfig
-    from trackbed.data.prepared import Prepared
-    from trackbed.data.samples import Parts
+    from trackbed.data.samples.parts import Parts
     from trackbed.job import ChatJob, Job
 
 Progress = Callable[[str, int, int], None]
@@ -128,8 +128,8 @@ def _stats_page(found: dict[str, Any], name: str) -> str:
 
 def _prepared(job: ChatJob, part: str, progress: Progress) -> Prepared:
     from trackbed import hub
-    from trackbed.data.prepare import prepare
-    from trackbed.data.recipe import Recipe
+    from trackbed.data.chat.prepare import prepare
+    from trackbed.data.chat.recipe import Recipe
     from trackbed.job import data_path
 
     recipe = Recipe.of(data_path(getattr(job.data, part)), hub.resolve(job.model.name), job.data)
@@ -138,7 +138,7 @@ def _prepared(job: ChatJob, part: str, progress: Progress) -> Prepared:
 
 def _parts(job: Job, progress: Progress) -> tuple[SampleConfig, Parts]:
     from trackbed.data.config import SampleConfig
-    from trackbed.data.samples import open_parts
+    from trackbed.data.samples.parts import open_parts
 
     assert isinstance(job.data, SampleConfig)
     return job.data, open_parts(job.data, progress)

@@ -4,7 +4,7 @@
 - The order is a pure function of (data, seed): not of workers, not of time, not of what was read before.
 - `state()` after step n, given to `restore()` of a new pipeline, continues with step n + 1, bit for bit.
 - No sample of an epoch is lost or given twice, over all ranks together.
-- A sample that cannot be read is handled by policy and named (`trackbed.data.corrupt`).
+- A sample that cannot be read is handled by policy and named (`trackbed.data.samples.corrupt`).
 """
 
 from __future__ import annotations

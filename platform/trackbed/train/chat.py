@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from trackbed import hub
-from trackbed.data.batches import Batch, Batches
-from trackbed.data.encode import load_tokenizer
+from trackbed.data.chat.batches import Batch, Batches
+from trackbed.data.chat.encode import load_tokenizer
+from trackbed.data.chat.prepared import Prepared, open_prepared
+from trackbed.data.chat.recipe import Recipe
 from trackbed.data.order import Share
-from trackbed.data.prepared import Prepared, open_prepared
-from trackbed.data.recipe import Recipe
 from trackbed.job import ChatJob, data_path
 from trackbed.train import model
 from trackbed.train.engine import Ranks

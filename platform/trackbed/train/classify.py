@@ -9,9 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trackbed.data import samples
-from trackbed.data.loader import Batch
 from trackbed.data.order import Share
+from trackbed.data.samples.loader import Batch
+from trackbed.data.samples.parts import open_parts
+from trackbed.data.samples.settings import shape
+from trackbed.data.samples.streams import Evaluation, training
 from trackbed.job import AudioJob, ClassifyJob
 from trackbed.train.config import ClassifierConfig
 from trackbed.train.engine import Ranks
@@ -30,9 +32,9 @@ class ClassifyTask:
     def __init__(self, job: ClassifyJob, ranks: Ranks, folder: Path) -> None:
         self.unit = "sounds" if isinstance(job, AudioJob) else "images"
         share = Share(ranks.rank, ranks.world, job.train.rows_per_rank, job.train.accumulate)
-        parts = samples.open_parts(job.data)
-        self.pipeline = samples.training(parts, job.data, share, folder / "quarantine.jsonl")
-        self._heldout = samples.Evaluation(parts.heldout, job.data, share)
+        parts = open_parts(job.data)
+        self.pipeline = training(parts, job.data, share, folder / "quarantine.jsonl")
+        self._heldout = Evaluation(parts.heldout, job.data, share)
         # Every rank begins with the same weights: torch is seeded by the loop before this.
         model = build(job, parts.classes)
         self.module = ClassifierLoss(model.to(DTYPES[job.model.precision]))
@@ -99,7 +101,7 @@ def build(job: ClassifyJob, classes: tuple[str, ...]) -> Any:
     from transformers import ResNetForImageClassification, ViTForImageClassification
 
     names = {"id2label": dict(enumerate(classes)), "label2id": {name: number for number, name in enumerate(classes)}}
-    channels, height, width = samples.shape(job.data)
+    channels, height, width = shape(job.data)
     if job.model.architecture == "resnet":
         return ResNetForImageClassification(_resnet(job.model, channels, names))
     return ViTForImageClassification(_vit(job.model, (channels, height, width), names))

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trackbed.data.batches import collate, pack
-from trackbed.data.chat import Conversation
-from trackbed.data.encode import prompt
-from trackbed.data.prepared import Prepared
+from trackbed.data.chat.batches import collate, pack
+from trackbed.data.chat.encode import prompt
+from trackbed.data.chat.jsonl import Conversation
+from trackbed.data.chat.prepared import Prepared
 from trackbed.job import ChatJob
 from trackbed.train.engine import Ranks
 from trackbed.train.model import tensors

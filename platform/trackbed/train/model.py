@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trackbed.data.batches import IGNORED, Batch
+from trackbed.data.chat.batches import IGNORED, Batch
 from trackbed.errors import ModelError, Problem
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}

@@ -16,18 +16,19 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from trackbed.data import decode
+from trackbed.data.chat.fingerprint import Progress
+from trackbed.data.chat.lines import named
 from trackbed.data.config import AudioConfig, ImageConfig, SampleConfig
-from trackbed.data.fingerprint import Progress
-from trackbed.data.graph import Array, Drawn, Graph, Undecodable, Work
 from trackbed.data.inspection.preview import Choice, spread
 from trackbed.data.inspection.repeats import NAMED, Finding, Group, Pair, first_equal, in_other
 from trackbed.data.inspection.stats import described
-from trackbed.data.jpeg import SizeError
-from trackbed.data.lines import named
 from trackbed.data.order import uniform
-from trackbed.data.samples import Parts, work
-from trackbed.data.sources import Source
+from trackbed.data.samples import decode
+from trackbed.data.samples.graph import Array, Drawn, Graph, Undecodable, Work
+from trackbed.data.samples.jpeg import SizeError
+from trackbed.data.samples.parts import Parts
+from trackbed.data.samples.settings import work
+from trackbed.data.samples.sources import Source
 from trackbed.errors import DataError, Problem
 
 EVERY = 500

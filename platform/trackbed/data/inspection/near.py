@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trackbed import folders
-from trackbed.data.fingerprint import Progress
-from trackbed.data.prepared import Prepared
+from trackbed.data.chat.fingerprint import Progress
+from trackbed.data.chat.prepared import Prepared
 
 SHINGLE = 3
 BANDS, ROWS = 21, 3

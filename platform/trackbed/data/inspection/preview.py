@@ -10,13 +10,13 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from trackbed.data.batches import Batches
+from trackbed.data.chat.batches import Batches
+from trackbed.data.chat.encode import Sample, load_tokenizer, tokenise
+from trackbed.data.chat.lines import named
+from trackbed.data.chat.prepared import Prepared
 from trackbed.data.config import DataConfig
-from trackbed.data.encode import Sample, load_tokenizer, tokenise
 from trackbed.data.inspection.shown import Piece, pieces
-from trackbed.data.lines import named
 from trackbed.data.order import Share
-from trackbed.data.prepared import Prepared
 from trackbed.errors import DataError
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from trackbed.data.fingerprint import Progress
+from trackbed.data.chat.fingerprint import Progress
+from trackbed.data.chat.prepared import Prepared
+from trackbed.data.chat.turns import Conversation, Message
 from trackbed.data.inspection import near
 from trackbed.data.inspection.near import Found, Numbers, Signatures
-from trackbed.data.prepared import Prepared
-from trackbed.data.turns import Conversation, Message
 
 NAMED = 10
 EXCERPT = 80

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackbed.data.batches import Batches
+from trackbed.data.chat.batches import Batches
+from trackbed.data.chat.fingerprint import Progress
+from trackbed.data.chat.prepared import Prepared
 from trackbed.data.config import DataConfig
-from trackbed.data.fingerprint import Progress
 from trackbed.data.inspection.repeats import Finding, Read, findings, read
 from trackbed.data.order import Order, Share
-from trackbed.data.prepared import Prepared
 
 STRETCH = 1 << 20
 BARS = 24

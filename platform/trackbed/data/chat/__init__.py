@@ -1,0 +1,1 @@
+"""Conversations: read, masked, prepared into files that ranks share, packed into batches."""

@@ -1,0 +1,1 @@
+"""Data sets that are made on this machine, from packages that are installed or fetched."""
