@@ -95,6 +95,8 @@ def data() -> Path:
 def staged(folder: Path) -> Iterator[Path]:
     """An empty folder beside another, which takes its place as a whole when the work in it is done, or not at all."""
     staging = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    # In a container a process often has the number that a killed one had.
+    shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
         yield staging

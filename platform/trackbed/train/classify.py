@@ -34,7 +34,7 @@ class ClassifyTask:
         share = Share(ranks.rank, ranks.world, job.train.rows_per_rank, job.train.accumulate)
         parts = open_parts(job.data)
         self.pipeline = training(parts, job.data, share, folder / "quarantine.jsonl")
-        self._heldout = Evaluation(parts.heldout, job.data, share)
+        self._heldout = Evaluation(parts, job.data, share, folder / "quarantine-heldout.jsonl")
         # Every rank begins with the same weights: torch is seeded by the loop before this.
         model = build(job, parts.classes)
         self.module = ClassifierLoss(model.to(DTYPES[job.model.precision]))

@@ -24,6 +24,7 @@ from trackbed.data.inspection.repeats import NAMED, Finding, Group, Pair, first_
 from trackbed.data.inspection.stats import described
 from trackbed.data.order import uniform
 from trackbed.data.samples import decode
+from trackbed.data.samples.corrupt import Bad
 from trackbed.data.samples.graph import Array, Drawn, Graph, Undecodable, Work
 from trackbed.data.samples.jpeg import SizeError
 from trackbed.data.samples.parts import Parts
@@ -98,14 +99,14 @@ def _size(data: bytes) -> str:
         return "another format"
 
 
-def _part(each: Read, classes: Sequence[str], left_out: Sequence[str]) -> Json:
+def _part(each: Read, classes: Sequence[str], left_out: Sequence[Bad]) -> Json:
     counts = np.bincount(each.labels, minlength=len(classes))
     return {
         "samples": len(each.labels),
         "classes": [{"name": _name(classes, label), "samples": int(count)} for label, count in enumerate(counts)],
         "bytes": _described(each.bytes),
         "sizes": [{"size": size, "samples": count} for size, count in each.sizes.most_common(SIZES)],
-        "left_out": list(left_out),
+        "left_out": [each.line for each in left_out],
     }
 
 

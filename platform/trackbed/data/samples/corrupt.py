@@ -7,12 +7,13 @@ that all ranks still take equally many steps.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -58,23 +59,29 @@ class Policy:
 
 
 class Quarantine:
-    """The skipped samples of one rank. `found` are those of the scan, which are in no order any more."""
+    """The skipped samples of one rank, of `total` with those that the scan found, which are in no order any more.
+
+    Under `skip` the list of an earlier attempt of the run is gone on with: what it names counts still.
+    """
 
     def __init__(self, policy: Policy, total: int, found: Sequence[Bad] = (), *, rank: int = 0) -> None:
-        self._policy, self._total, self._found = policy, total, len(found)
+        self._policy, self._total, self.found = policy, total, list(found)
         self.late: dict[str, Bad] = {}
         """By place: samples that failed at a step."""
         path = policy.quarantine
         self._path = path.with_suffix(f".rank{rank}{path.suffix}") if path else None
+        before = read_list(self._path) if self._path and policy.on_corrupt == "skip" else []
+        self._earlier = {bad.where: bad for bad in before}
 
     def add(self, found: Sequence[Bad]) -> None:
         """Skip samples, or raise DataError: under `fail`, and when they are too many."""
         late = self.late | {bad.where: bad for bad in found}
         if len(late) == len(self.late):
             return
+        named = self._earlier | late
         if self._path:
-            folders.replace(self._path, _lines(late.values()))
-        decide(self._policy, list(late.values()), total=self._total, before=self._found)
+            write_list(self._path, named.values())
+        decide(self._policy, list(named.values()), total=self._total, before=len(self.found))
         # Only what may be skipped: one that fails the run fails it again when it is tried again.
         self.late = late
 
@@ -84,8 +91,8 @@ def healthy(
 ) -> tuple[Source, Quarantine]:
     """The source without the samples that a scan finds bad. DataError by policy, which names them.
 
-    A quarantine list that was written for the same source is read instead of scanning again: every rank and every
-    resumed run leaves out the same samples.
+    A list that was written for the same files is read instead of scanning again; one that is damaged or cannot be
+    written costs time and nothing else.
     """
     bad = _known(source, policy)
     if bad is None:
@@ -157,15 +164,30 @@ def sound_fault(data: bytes) -> str:
         return "it is empty"
     if not data.startswith(SOUNDS):
         return f"it begins with 0x{data[:4].hex()}: no sound format that is known here"
-    if data.startswith(b"RIFF") and len(data) < int.from_bytes(data[4:8], "little") + 8:
+    if not data.startswith(b"RIFF"):
+        return ""
+    if len(data) < int.from_bytes(data[4:8], "little") + 8:
         return "it is cut off: shorter than its header says"
-    return ""
+    return "" if _wave_bytes(data) else "it holds no sound"
+
+
+def _wave_bytes(data: bytes) -> int:
+    """How long the chunk with the samples of a WAV is; chunks begin at even bytes."""
+    position = 12
+    while position + 8 <= len(data):
+        size = int.from_bytes(data[position + 4 : position + 8], "little")
+        if data[position : position + 4] == b"data":
+            return size
+        position += 8 + size + size % 2
+    return 0
 
 
 def _other_fault(data: bytes) -> str:
     try:
         decode.size(data)
         with Image.open(io.BytesIO(data)) as opened:
+            if opened.mode in decode.WITHOUT_SCALE:
+                return f"its pixels are of the kind {opened.mode}, which has no white: save it with 8 or 16 bits"
             opened.verify()
     except jpeg.SizeError as error:
         return str(error)
@@ -183,30 +205,43 @@ def _look(source: Source, number: int, fault: Fault) -> Bad | None:
     return Bad(number, source.where(number), reason, hashlib.sha256(data).hexdigest()) if reason else None
 
 
+def read_list(path: Path) -> list[Bad]:
+    """What a list names, without their numbers; nothing when it is not there or damaged."""
+    try:
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        return [Bad(-1, str(line["where"]), str(line["reason"]), str(line["sha256"])) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def write_list(path: Path, bad: Iterable[Bad]) -> None:
+    """Raises OSError."""
+    folders.replace(path, "".join(f"{each.line}\n" for each in bad))
+
+
 def _known(source: Source, policy: Policy) -> list[Bad] | None:
-    path = policy.quarantine
-    if path is None or not path.exists() or not _scanned(path).exists():
+    """What a scan of the same files found; None when there was none, or its list is damaged."""
+    if policy.quarantine is None:
         return None
-    mark = json.loads(_scanned(path).read_text(encoding="utf-8"))
-    if mark["data"] != source.digest:
+    try:
+        mark = json.loads(_scanned(policy.quarantine).read_text("utf-8"))
+        bad = read_list(policy.quarantine)
+        numbered = [replace(each, number=number) for number, each in zip(mark["numbers"], bad, strict=True)]
+        return numbered if mark["stamp"] == source.stamp else None
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [Bad(number, **line) for number, line in zip(mark["numbers"], lines, strict=True)]
 
 
 def _record(source: Source, policy: Policy, bad: Sequence[Bad]) -> None:
     if policy.quarantine is None:
         return
-    policy.quarantine.parent.mkdir(parents=True, exist_ok=True)
-    folders.replace(policy.quarantine, _lines(bad))
-    mark = {"data": source.digest, "numbers": [each.number for each in bad]}
-    folders.replace(_scanned(policy.quarantine), json.dumps(mark))
+    mark = {"stamp": source.stamp, "numbers": [each.number for each in bad]}
+    with contextlib.suppress(OSError):
+        policy.quarantine.parent.mkdir(parents=True, exist_ok=True)
+        write_list(policy.quarantine, bad)
+        folders.replace(_scanned(policy.quarantine), json.dumps(mark))
 
 
 def _scanned(path: Path) -> Path:
-    """Which data a quarantine list was made of; written after it, so that a list without it is made again."""
+    """Which files a quarantine list was made of; written after it, so that a list without it is made again."""
     return path.with_suffix(".scanned.json")
-
-
-def _lines(bad: Iterable[Bad]) -> str:
-    return "".join(f"{each.line}\n" for each in bad)

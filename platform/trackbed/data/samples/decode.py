@@ -23,6 +23,8 @@ Pixels = npt.NDArray[np.uint8]
 
 SCALES = (8, 4, 2)
 MOST_PIXELS = 89_478_485  # what PIL itself warns about: a quarter of a GiB, decoded
+WITHOUT_SCALE = ("I", "F")
+"""PIL's kinds of pixels of 32 bits: integers and floats."""
 _thread = threading.local()
 
 
@@ -100,9 +102,15 @@ def _other_size(data: bytes) -> tuple[int, int]:
 def _other(data: bytes) -> Pixels:
     try:
         with Image.open(io.BytesIO(data)) as opened:
-            return np.array(opened.convert("RGB"))
+            return _deep(opened) if opened.mode.startswith("I;16") else np.array(opened.convert("RGB"))
     except Exception as error:
         raise ValueError(f"it does not decode: {type(error).__name__}") from error
+
+
+def _deep(opened: Image.Image) -> Pixels:
+    """Grey of 16 bits in 8, three times. PIL's own conversion cuts off at 255, and all but black becomes white."""
+    grey = (np.asarray(opened).astype(np.uint32) * 255 + 32767) // 65535
+    return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
 
 
 def _buffer(size: int) -> Pixels:

@@ -35,6 +35,12 @@ class Source(Protocol):
         """Hash over the name and size of every sample, and its label where the index has it: other data has another."""
         ...
 
+    @property
+    def stamp(self) -> str:
+        """Hash over the place, inode and times of every file: what was found out about them holds as long as it does.
+        Copied data has the same digest and another stamp."""
+        ...
+
     def __len__(self) -> int: ...
 
     def read(self, number: int) -> Sample:
@@ -52,6 +58,7 @@ class Subset:
     def __init__(self, source: Source, numbers: Sequence[int]) -> None:
         self._source, self._numbers = source, numbers
         self.digest = digest([source.digest, *map(str, numbers)])
+        self.stamp = digest([source.stamp, *map(str, numbers)])
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -64,11 +71,26 @@ class Subset:
 
 
 def digest(parts: Iterable[str]) -> str:
-    """SHA-256 of texts, one after the other."""
+    """SHA-256 of texts, one after the other; names of files may hold bytes that are no UTF-8."""
     made = hashlib.sha256()
     for part in parts:
-        made.update(part.encode() + b"\0")
+        made.update(part.encode(errors="surrogateescape") + b"\0")
     return made.hexdigest()
+
+
+def identity(status: os.stat_result) -> str:
+    """Changes when a file is written to or replaced, also by one of the same size and time of change."""
+    return f"{status.st_size} {status.st_ino} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def stamp(paths: Iterable[Path]) -> str:
+    """The stamp of a source whose files are these."""
+    return digest(f"{path.resolve()} {identity(path.stat())}" for path in paths)
+
+
+def printable(name: object) -> str:
+    r"""A path or a name for a person: bytes that are no UTF-8 as \xe9."""
+    return os.fsencode(str(name)).decode(errors="backslashreplace")
 
 
 def pread(path: Path, offset: int, size: int) -> bytes:

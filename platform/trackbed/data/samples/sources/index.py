@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trackbed import folders
-from trackbed.data.samples.sources import digest
+from trackbed.data.samples.sources import digest, stamp
 
-VERSION = "1"
+VERSION = "2"
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,14 @@ class Index:
 
 
 def index(shard: Path, kind: str, build: Callable[[Path], Index]) -> Index:
-    """The shard's index, from the cache unless its path, size or time of change is another. Raises what build does.
+    """The shard's index, from the cache unless the shard was changed or replaced. Raises what build does.
 
     kind: everything that an index depends on but the shard.
     """
-    stat = shard.stat()
-    key = digest([VERSION, kind, str(shard.resolve()), str(stat.st_size), str(stat.st_mtime_ns)])
+    key = digest([VERSION, kind, stamp([shard])])
     kept = folders.data() / "index" / f"{key}.npz"
-    if kept.exists():
-        with np.load(kept, allow_pickle=False) as arrays:
-            return Index(_names(arrays["names"]), arrays["spans"])
+    if found := _known(kept):
+        return found
     made = build(shard)
     # A cache that cannot be written to costs time, not the run.
     with contextlib.suppress(OSError):
@@ -44,12 +43,21 @@ def index(shard: Path, kind: str, build: Callable[[Path], Index]) -> Index:
     return made
 
 
+def _known(kept: Path) -> Index | None:
+    """None for an index that is not there, or damaged."""
+    try:
+        with kept.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return Index(_names(arrays["names"]), arrays["spans"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
 def _bytes(made: Index) -> bytes:
     file = io.BytesIO()
-    names = np.frombuffer("\n".join(made.names).encode(), dtype=np.uint8)
+    names = np.frombuffer("\n".join(made.names).encode(errors="surrogateescape"), dtype=np.uint8)
     np.savez(file, names=names, spans=made.spans)
     return file.getvalue()
 
 
 def _names(encoded: npt.NDArray[np.uint8]) -> list[str]:
-    return encoded.tobytes().decode().split("\n") if encoded.size else []
+    return encoded.tobytes().decode(errors="surrogateescape").split("\n") if encoded.size else []

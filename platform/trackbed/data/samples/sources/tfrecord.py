@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from trackbed.data.samples.sources import Sample, digest, pread, shards, unreadable
+from trackbed.data.samples.sources import Sample, digest, pread, shards, stamp, unreadable
 from trackbed.data.samples.sources.example import parse
 from trackbed.data.samples.sources.index import Index, index
 from trackbed.errors import DataError, Problem
@@ -36,6 +36,7 @@ class TFRecord:
         self._shards = shards(path, (".tfrecord", ".tfrecords"))
         self._indices = _indices(self._shards)
         self._ends = np.cumsum([len(each.spans) for each in self._indices])
+        self.stamp = stamp(self._shards)
         self.digest = digest(
             f"{shard.name} {found.spans.tolist()} {data} {label}"
             for shard, found in zip(self._shards, self._indices, strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackbed.data.samples.sources import Sample, digest, shards, unreadable
+from trackbed.data.samples.sources import Sample, digest, shards, stamp, unreadable
 from trackbed.errors import DataError, Problem
 
 
@@ -30,6 +30,7 @@ class TokenFiles:
             what = f"no file has the {row_length + 1} tokens of a row"
             raise DataError(Problem(id="data.no-rows", where=str(path), what=what, wanted="a smaller row_length"))
         self.dropped = sum(max(0, len(file) - 1) for file in self._files) - len(self) * row_length
+        self.stamp = stamp(self._paths)
         names = zip(self._paths, self._files, strict=True)
         self.digest = digest([*(f"{name.name} {len(file)} {file.dtype}" for name, file in names), str(row_length)])
 

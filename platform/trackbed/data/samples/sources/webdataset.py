@@ -8,11 +8,12 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from trackbed.data.samples.sources import Sample, digest, pread, shards, unreadable
+from trackbed.data.samples.sources import Sample, digest, pread, printable, shards, stamp, unreadable
+from trackbed.data.samples.sources.folder import IMAGES
 from trackbed.data.samples.sources.index import Index, index
 from trackbed.errors import DataError, Problem
 
-IMAGES = ("jpg", "jpeg", "png", "webp")
+SUFFIXES = tuple(suffix.removeprefix(".") for suffix in IMAGES)
 MISSING = -1
 
 
@@ -24,11 +25,12 @@ class WebDataset:
     but not read: the error names the component. DataError for shards that break off, all at once.
     """
 
-    def __init__(self, path: Path, *, data: Sequence[str] = IMAGES, label: str = "cls") -> None:
+    def __init__(self, path: Path, *, data: Sequence[str] = SUFFIXES, label: str = "cls") -> None:
         self._data, self._label = tuple(data), label
         self._shards = shards(path, (".tar",))
         self._indices = _indices(self._shards, self._data, label)
         self._ends = np.cumsum([len(each.names) for each in self._indices])
+        self.stamp = stamp(self._shards)
         self.digest = digest(
             f"{shard.name} {name} {span.tolist()}"
             for shard, found in zip(self._shards, self._indices, strict=True)
@@ -50,7 +52,7 @@ class WebDataset:
 
     def where(self, number: int) -> str:
         shard, found, row = self._place(number)
-        return f"{shard}!{found.names[row]}"
+        return printable(f"{shard}!{found.names[row]}")
 
     def _place(self, number: int) -> tuple[Path, Index, int]:
         at = int(np.searchsorted(self._ends, number, side="right"))
