@@ -24,7 +24,8 @@ from trackbed.data.samples.parts import open_parts
 from trackbed.data.samples.settings import shape
 from trackbed.data.samples.streams import training
 from trackbed.data.sets import sounds
-from trackbed.errors import DataError
+from trackbed.errors import DataError, JobError
+from trackbed.job import load
 
 MakeJob = Callable[..., Path]
 SIDE = 24
@@ -199,3 +200,30 @@ def test_without_heldout_classes_of_training_is_refused(tmp_path: Path) -> None:
     config = {"kind": "images", "train": str(tmp_path / "train"), "heldout": str(tmp_path / "heldout")}
     with pytest.raises(DataError, match="slanted"):
         open_parts(ImageConfig(**config))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"model": {"architecture": "vit", "widths": [100], "depths": [1]}}, "model.widths: 100 is no multiple of 3"),
+        ({"model": {"architecture": "vit", "widths": [32], "depths": [1], "patch": 64}}, "model.patch: 64"),
+        ({"data": {"std": [0.0, 1.0, 1.0]}}, "data.std"),
+        ({"data": {"classes": ["cat", "dog", "cat"]}}, "cat is there twice"),
+        ({"data": {"size": 8}, "train": {"steps": 1, "rows_per_rank": 1, "learning_rate": 0.1}}, "rows_per_rank"),
+    ],
+)
+def test_a_network_that_cannot_be_made_is_refused_by_its_key(image_job: MakeJob, given: Any, told: str) -> None:
+    with pytest.raises(JobError, match=told):
+        load(image_job(**given))
+
+
+def test_pictures_with_colours_innermost_are_trained_on(image_job: MakeJob, trackbed: Command, tmp_path: Path) -> None:
+    train = {"steps": 2, "rows_per_rank": 8, "learning_rate": 0.01}
+    found = []
+    for layout in ("CHW", "HWC"):
+        done = submit(trackbed, image_job(data={"layout": layout}, train=train), layout)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found.append(losses(tmp_path / "runs" / layout))
+    assert found[0].keys() == found[1].keys()
+    for step, loss in found[0].items():
+        assert loss == pytest.approx(found[1][step], rel=1e-4)

@@ -593,3 +593,11 @@ def test_a_cache_that_cannot_be_written_is_said(
     monkeypatch.setenv("TRACKBED_CACHE", str(full_disk))
     with pytest.raises(DataError, match="the cache cannot be written: Not a directory"):
         prepare(recipe)
+
+
+def test_a_faulty_file_before_the_one_that_shows_the_format_is_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"[]\n{bad\n")
+    (tmp_path / "b.jsonl").write_bytes(GOOD + b"[]\n")
+    found = scan(tmp_path, "auto", 20, Effort())
+    assert found["faults"] == 3
+    assert [problem.where.rsplit("/", 1)[1] for problem in found["problems"]] == ["a.jsonl:1", "a.jsonl:2", "b.jsonl:2"]

@@ -201,6 +201,14 @@ def test_a_template_that_leaves_out_a_turn_is_refused() -> None:
 THOUGHT = "<think>\nso\n</think>\n\nyes"
 
 
+def test_a_turn_that_is_left_out_is_missed_also_where_its_words_stand_elsewhere() -> None:
+    template = CHATML.replace(TURN, "{% if m['role'] != 'system' %}" + TURN + "{% endif %}")
+    turns = [("system", "ship"), ("user", "what is a ship?"), ("assistant", "a ship")]
+    problem = refused(made(turns), chatml(template))
+    assert problem.id == "data.turn-not-rendered"
+    assert "message 1: the content" in problem.what
+
+
 @pytest.mark.parametrize("answer", ["yes", THOUGHT, "assistant\n"])
 def test_a_generation_prompt_that_is_no_beginning_of_the_turn_gives_way_to_its_header(answer: str) -> None:
     tokenizer = chatml(THINKING)

@@ -271,6 +271,20 @@ def test_a_loss_that_is_not_finite_ends_the_run(
     assert "Traceback" not in done.stderr
 
 
+def test_a_tokenizer_without_a_padding_token_is_evaluated(
+    job: MakeJob, tiny_model: Path, trackbed: Command, tmp_path: Path
+) -> None:
+    """As those of the Llamas are."""
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    del settings["pad_token"]
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    train = {"steps": 1, "learning_rate": 0.001}
+    done = submit(trackbed, job(model={"name": str(model)}, train=train, resources={"ranks": 1}), "unpadded")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_world_of_another_size_is_refused(job: MakeJob, tmp_path: Path) -> None:
     path = job(resources={"ranks": 4})
     command = [sys.executable, "-m", "trackbed", "train", str(path)]

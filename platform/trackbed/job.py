@@ -27,6 +27,7 @@ from trackbed.train.config import (
 )
 from trackbed.yamlfile import Key, apply, dotted, problem, read
 
+HEAD_WIDTH = 32
 BUILT = re.compile(r"([a-z0-9-]+):([a-z0-9-]+)")
 
 
@@ -86,9 +87,22 @@ class ClassifyJob(Job):
         widths, depths = self.model.widths, self.model.depths
         if len(widths) != len(depths):
             raise ValueError(f"model.widths has {len(widths)} numbers, model.depths {len(depths)}: one each a stage")
-        if self.model.architecture == "vit" and len(widths) != 1:
-            raise ValueError("a vit has one width and one depth: model.widths: [192], model.depths: [6]")
+        if self.model.architecture == "resnet" and self.train.rows_per_rank == 1:
+            raise ValueError("train.rows_per_rank is 1: the batch norms of a resnet need two rows or more")
+        if self.model.architecture == "vit":
+            self._patches_fit()
         return self
+
+    def _patches_fit(self) -> None:
+        widths, patch = self.model.widths, self.model.patch
+        if len(widths) != 1:
+            raise ValueError("a vit has one width and one depth: model.widths: [192], model.depths: [6]")
+        if widths[0] % attention_heads(widths[0]):
+            heads = attention_heads(widths[0])
+            raise ValueError(f"model.widths: {widths[0]} is no multiple of {heads}, its heads; {HEAD_WIDTH} each")
+        side = self.data.size if isinstance(self.data, ImageConfig) else self.data.mels
+        if patch > side:
+            raise ValueError(f"model.patch: {patch} is larger than what the model sees, {side}")
 
 
 class ImageJob(ClassifyJob):
@@ -101,6 +115,11 @@ class AudioJob(ClassifyJob):
     """`data.kind: audio`."""
 
     data: AudioConfig
+
+
+def attention_heads(width: int) -> int:
+    """Heads of a ViT of that width."""
+    return max(1, width // HEAD_WIDTH)
 
 
 KINDS: dict[str, type[Job]] = {"chat": ChatJob, "images": ImageJob, "audio": AudioJob}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class Section(BaseModel):
@@ -63,6 +63,13 @@ class SampleConfig(Section):
     ] = 0
     seed: Annotated[int, Field(ge=0, description="order and augmentation of the samples")] = 0
 
+    @field_validator("classes")
+    @classmethod
+    def _each_once(cls, classes: list[str]) -> list[str]:
+        if again := next((name for name in classes if classes.count(name) > 1), ""):
+            raise ValueError(f"data.classes: {again} is there twice, and a number needs a name of its own")
+        return classes
+
 
 class ImageConfig(SampleConfig):
     """`kind: images`: labelled pictures."""
@@ -86,7 +93,7 @@ class ImageConfig(SampleConfig):
         ),
     ]
     std: Annotated[
-        list[float],
+        list[Annotated[float, Field(gt=0)]],
         Field(
             default_factory=lambda: [0.229, 0.224, 0.225],
             min_length=3,
@@ -97,7 +104,7 @@ class ImageConfig(SampleConfig):
     dtype: Annotated[
         Literal["float32", "float16", "uint8"], Field(description="of what the model gets; uint8 is not normalised")
     ] = "float32"
-    layout: Annotated[Literal["CHW", "HWC"], Field(description="of what the model gets")] = "CHW"
+    layout: Annotated[Literal["CHW", "HWC"], Field(description="how pixels lie in memory; HWC: channels_last")] = "CHW"
     decode: Annotated[
         Literal["auto", "fast", "dali"],
         Field(description="fast: libjpeg-turbo at reduced scale, on CPUs; dali: DALI's own; auto: dali on a GPU"),
@@ -109,5 +116,5 @@ class AudioConfig(SampleConfig):
 
     kind: Annotated[Literal["audio"], Field(description="labelled sounds")]
     sample_rate: Annotated[int, Field(ge=1000, description="Hz; every sound is resampled to it")] = 16_000
-    seconds: Annotated[float, Field(gt=0, description="length that every sound is cut or padded to")] = 1.0
+    seconds: Annotated[float, Field(ge=0.01, description="length that every sound is cut or padded to")] = 1.0
     mels: Annotated[int, Field(ge=8, description="mel bands of the spectrogram")] = 64

@@ -9,18 +9,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from trackbed.data.config import ImageConfig
 from trackbed.data.order import Share
 from trackbed.data.samples.loader import Batch
 from trackbed.data.samples.parts import open_parts
 from trackbed.data.samples.settings import shape
 from trackbed.data.samples.streams import Evaluation, training
-from trackbed.job import AudioJob, ClassifyJob
+from trackbed.job import AudioJob, ClassifyJob, attention_heads
 from trackbed.train.config import ClassifierConfig
 from trackbed.train.engine import Ranks
 from trackbed.train.model import DTYPES
 from trackbed.train.task import Measured
-
-HEAD_WIDTH = 32
 
 
 class ClassifyTask:
@@ -30,6 +29,7 @@ class ClassifyTask:
     note = ""
 
     def __init__(self, job: ClassifyJob, ranks: Ranks, folder: Path) -> None:
+        self._innermost = isinstance(job.data, ImageConfig) and job.data.layout == "HWC"
         self.unit = "sounds" if isinstance(job, AudioJob) else "images"
         share = Share(ranks.rank, ranks.world, job.train.rows_per_rank, job.train.accumulate)
         parts = open_parts(job.data)
@@ -43,8 +43,10 @@ class ClassifyTask:
         return int(batch.valid.sum())
 
     def tensors(self, batch: Batch, device: torch.device) -> dict[str, Tensor]:
+        inputs = batch.inputs.to(device, non_blocking=True)
         return {
-            "inputs": batch.inputs.to(device, non_blocking=True),
+            # Only seen otherwise and not moved: torch's channels_last, which convolutions on GPUs like best.
+            "inputs": inputs.permute(0, 3, 1, 2) if self._innermost else inputs,
             "labels": batch.labels.to(device, non_blocking=True),
             "valid": batch.valid.to(device, non_blocking=True),
         }
@@ -136,6 +138,6 @@ def _vit(model: ClassifierConfig, shape: tuple[int, int, int], names: dict[str, 
         hidden_size=model.widths[0],
         intermediate_size=4 * model.widths[0],
         num_hidden_layers=model.depths[0],
-        num_attention_heads=max(1, model.widths[0] // HEAD_WIDTH),
+        num_attention_heads=attention_heads(model.widths[0]),
         **names,
     )

@@ -28,6 +28,8 @@ class Evaluator:
         mine = chosen[ranks.rank :: ranks.world]
         self._count = len(chosen)
         self._tokenizer, self._job = tokenizer, job
+        # Many tokenizers have no padding token; what stands there is not attended to.
+        self._pad = next((id for id in (tokenizer.pad_token_id, tokenizer.eos_token_id) if id is not None), 0)
         self._conversations = [prepared.conversation(index) for index in mine]
         samples = [prepared[index] for index in mine]
         order = sorted(range(len(samples)), key=lambda index: -len(samples[index].ids))
@@ -60,22 +62,34 @@ class Evaluator:
 
     def _generate(self, model: Any, conversations: Sequence[Conversation]) -> list[Answer]:
         pairs = [prompt(conversation, self._tokenizer) for conversation in conversations]
-        inputs = self._tokenizer([text for text, _ in pairs], padding=True, padding_side="left", return_tensors="pt",
-                                 add_special_tokens=False)  # fmt: skip
+        prompts = self._tokenizer([text for text, _ in pairs], add_special_tokens=False)["input_ids"]
+        ids, mask = padded_left(prompts, self._pad)
         output = model.generate(
-            input_ids=inputs["input_ids"].to(model.device),
-            attention_mask=inputs["attention_mask"].to(model.device),
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
             max_new_tokens=self._job.evaluate.max_new_tokens,
             do_sample=False,
-            pad_token_id=self._tokenizer.pad_token_id or self._tokenizer.eos_token_id,
+            pad_token_id=self._pad,
         )
-        new = self._tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-        questions = [_last_question(conversation) for conversation in conversations]
+        new = self._tokenizer.batch_decode(output[:, ids.shape[1] :], skip_special_tokens=True)
+        questions = [last_question(conversation) for conversation in conversations]
         return [Answer(q, wanted, text.strip()) for q, (_, wanted), text in zip(questions, pairs, new, strict=True)]
 
 
-def _last_question(conversation: Conversation) -> str:
-    return [message.content for message in conversation.messages if message.role != "assistant"][-1]
+def padded_left(prompts: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and attention mask, int64 [prompts, longest], so that all prompts end in the last column."""
+    width = max(len(ids) for ids in prompts)
+    missing = [width - len(ids) for ids in prompts]
+    ids = [[pad] * count + list(mine) for count, mine in zip(missing, prompts, strict=True)]
+    mask = [[0] * count + [1] * (width - count) for count in missing]
+    return torch.tensor(ids), torch.tensor(mask)
+
+
+def last_question(conversation: Conversation) -> str:
+    """What stands before the last turn that is learnt, which is the one that is asked for."""
+    messages = conversation.messages
+    last = max(index for index, message in enumerate(messages) if message.learnt)
+    return [message.content for message in messages[:last] if message.role != "assistant"][-1]
 
 
 def spread(total: int, wanted: int) -> list[int]:

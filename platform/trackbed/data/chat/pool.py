@@ -52,7 +52,9 @@ def tasks(files: Sequence[File], head: Head) -> Iterator[Task]:
     index = 0
     for number, file in enumerate(files):
         line = 1
-        begins = head.begins[1] if number == head.begins[0] else 1
+        # What comes before the line that shows the format, in its file and in those before, is counted already.
+        whole = sum(part.lines for part in file.parts)
+        begins = 1 if number > head.begins[0] else head.begins[1] if number == head.begins[0] else whole + 1
         for part in file.parts:
             place = (part.start, part.end, line, begins, part.sha256)
             yield Task(index, number, str(file.path), *place, head.format.value)

@@ -161,7 +161,7 @@ class _Rendering:
     def check_all_is_there(self, whole: str) -> None:
         """Raises DataError when the template leaves something out, which would be trained as if it had not been."""
         messages, tools = self._conversation.messages, self._conversation.tools
-        if not tools and all(_is_plain(message) and message.content.strip() in whole for message in messages):
+        if not tools and all(map(_is_plain, messages)) and _in_order(messages, whole):
             return
         marks = _Marks()
         marked_tools = [_marked_tool(tool, marks) for tool in tools]
@@ -208,6 +208,17 @@ def _shapes(turn: str, content: str) -> set[tuple[str, bool, str]]:
 
 def _turn(index: int) -> str:
     return f"message {index + 1}"
+
+
+def _in_order(messages: Sequence[Message], whole: str) -> bool:
+    """Whether every content stands behind those before it: one alone may stand inside another."""
+    at = 0
+    for message in messages:
+        content = message.content.strip()
+        if (found := whole.find(content, at)) < 0:
+            return False
+        at = found + len(content)
+    return True
 
 
 def _is_plain(message: Message) -> bool:
