@@ -80,3 +80,13 @@ def test_every_container_is_confined(stack: Stack) -> None:
         assert {mount["Type"] for mount in one["Mounts"]} == {"volume"}
         bindings = [binding for port in (host["PortBindings"] or {}).values() for binding in port]
         assert {binding["HostIp"] for binding in bindings} <= {"127.0.0.1"}
+
+
+def test_a_network_learns_from_sounds_in_the_image(stack: Stack) -> None:
+    steps = "--set train.steps=6 --set evaluate.every=6 --set checkpoint.every=6"
+    job = f"trackbed submit jobs/classify-audio.yaml --run-name sounds --skip-validation {steps}"
+    said = stack.compose("run", "--rm", "-T", "demo", "sh", "-c", f"trackbed data build sounds && {job}")
+    assert "960 train, 240 heldout samples" in said
+    assert "accuracy" in said
+    left = stack.compose("exec", "-T", "tensorboard", "ls", "/var/lib/trackbed/runs/sounds").split()
+    assert {"summary.json", "model", "plan.json"} <= set(left)

@@ -108,9 +108,13 @@ def _plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     yield (
         "memory",
-        f"{plan.state_gib_per_rank} GiB a rank for weights, gradients and optimizer; activations come on top",
+        f"{_size(plan.state_gib_per_rank)} a rank for weights, gradients and optimizer; activations come on top",
     )
-    yield "checkpoint", f"{plan.checkpoint_gib} GiB each"
+    yield "checkpoint", f"{_size(plan.checkpoint_gib)} each"
+
+
+def _size(gib: float) -> str:
+    return f"{gib:.2f} GiB" if gib >= 0.1 else f"{gib * 1024:.1f} MiB"
 
 
 def _tokens(count: dict[str, Any]) -> str:
