@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from trackbed.validate.data.jsonl import scan_jsonl
 from trackbed.validate.data.leftovers import Leftover
 from trackbed.validate.data.scan import judge
 from trackbed.validate.machine import filesystems, storage
+from trackbed.validate.machine.mounts import Mount
 from trackbed.validate.stack import monitor, monitor_server
 
 
@@ -63,12 +64,38 @@ def test_a_disk_without_inodes_fails_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert filesystems.judge_space(filesystems.measure_space(context(tmp_path))).status == "pass"
 
 
+def test_root_that_a_server_takes_for_nobody_says_nothing_of_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prolog runs as root, and runs lie on NFS: with root_squash every good node would be drained."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(storage, "_commit", refuse)
+    assert storage.judge_commit(storage.measure_commit(context(tmp_path))).status == "fail"
+    monkeypatch.setattr(storage, "mount_of", lambda _: Mount(point=PurePosixPath("/"), kind="nfs4"))
+    outcome = storage.judge_commit(storage.measure_commit(context(tmp_path)))
+    assert outcome.status == ("skip" if os.getuid() == 0 else "fail")
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert storage.judge_commit(storage.measure_commit(context(tmp_path))).status == "fail"
+
+
 def test_the_write_rate_is_measured_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "RATE_BLOCKS", 4)
     found = storage.measure_rate(context(tmp_path / "new", checkpoint={"bytes": MIB, "every_seconds": 3600}))
     assert found["rate"] > MIB
     assert storage.judge_rate(found).status == "pass"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_name_of_a_mount_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(
+        "30 22 0:40 / /mnt/dönér\\040set rw - nfs4 server:/data rw\n", "utf-8"
+    )
+    found = filesystems.measure_network(context(tmp_path), tmp_path, probe=("true",))
+    assert [mount["where"] for mount in found["mounts"]] == ["/mnt/dönér set"]
 
 
 MOUNTS = """22 1 8:1 / / rw,relatime - ext4 /dev/vda rw
@@ -317,7 +344,9 @@ def test_what_is_no_leftover_is_never_removed_whatever_is_asked(run: Path) -> No
     assert (run / "checkpoints" / "step-00000002").is_dir()
 
 
-def test_shared_memory_of_ended_runs_is_found_and_that_of_live_ones_is_not(tmp_path: Path) -> None:
+def test_shared_memory_of_ended_runs_is_found_and_that_of_live_ones_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = Path(f"/dev/shm/trackbed-test-{os.getpid()}")
     shared.mkdir()
     try:
@@ -325,6 +354,10 @@ def test_shared_memory_of_ended_runs_is_found_and_that_of_live_ones_is_not(tmp_p
         for path in (stale, used, other):
             path.write_bytes(b"x" * 4096)
             old(path)
+        with used.open("rb"), monkeypatch.context() as patch:
+            # As in another container on the same /dev/shm (--ipc=host): its processes are not seen from here.
+            patch.setattr(leftovers, "_used", lambda _: set())
+            assert [each.path for each in leftovers.find(tmp_path, shared)] == [str(stale)]
         with used.open("rb"):
             found = leftovers.find(tmp_path, shared)
             assert [each.path for each in found] == [str(stale)]

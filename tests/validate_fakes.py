@@ -28,6 +28,10 @@ def hang(context: Context) -> None:
     time.sleep(600)
 
 
+def touch(context: Context) -> bool:
+    return context.output.exists()
+
+
 def crash(context: Context) -> None:
     ctypes.string_at(0)
 
@@ -52,6 +56,7 @@ CHECKS = (
     Check(id="fake.first", title="", measure=fine, judge=judge, deadline=20, child="shared"),
     Check(id="fake.hang", title="", measure=hang, judge=judge, deadline=1, child="shared"),
     Check(id="fake.after", title="", measure=fine, judge=judge, deadline=20, child="shared"),
+    Check(id="fake.touch", title="", measure=touch, judge=judge, deadline=1, child="touch"),
     Check(id="fake.crash", title="", measure=crash, judge=judge, deadline=20, child="other"),
     Check(id="fake.value", title="", measure=raise_value, judge=judge, deadline=20, child="other"),
     Check(id="fake.missing", title="", measure=raise_missing, judge=judge, deadline=20, child="other"),

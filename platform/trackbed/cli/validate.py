@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trackbed.cli import console as looks
+from trackbed.cli import validated
 from trackbed.errors import Problem, ValidationError
 
 if TYPE_CHECKING:
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
     from trackbed.validate.report.record import Report
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+# Not click's own: that looks at the path, and on a mount that hangs it would hang here, before any deadline.
+FOLDER = Path
 FORMATS = ("json", "junit", "prometheus", "html")
-STDOUT = Path("-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,7 @@ class Asked:
     @property
     def quiet(self) -> bool:
         """Whether standard output is a program's."""
-        return STDOUT in self.files.values()
+        return validated.STDOUT in self.files.values()
 
 
 @click.command()
@@ -61,12 +64,12 @@ class Asked:
 @click.option("--prometheus", type=FILE, help="Metrics to this file, for node_exporter's textfile collector.")
 @click.option("--html", type=FILE, help="A page to this file.")
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings.")
-@click.option("--output", type=click.Path(path_type=Path), help="Folder that runs are written to; $TRACKBED_RUNS.")
+@click.option("--output", type=FOLDER, metavar="PATH", help="Folder that runs are written to; $TRACKBED_RUNS.")
 @click.option("--expect", type=FILE, help="Hold this node against what the site should have.")
 @click.option("--learn", type=FILE, help="Write that file from this node, when it is good.")
 @click.option("--baseline", type=FILE, help="Hold the figures of --level deep against this site's own.")
 @click.option("--save-baseline", type=FILE, help="Write that file from this node, good and idle; with --level deep.")
-@click.option("--data", type=click.Path(path_type=Path), multiple=True, help="Scan this data set too. May be repeated.")
+@click.option("--data", type=FOLDER, metavar="PATH", multiple=True, help="Scan this data set too. May be repeated.")
 @click.option("--clean", is_flag=True, help="Remove what killed runs left behind, and name it; nothing else is done.")
 @click.option("--slurm-drain", is_flag=True, help="When a check fails, drain this node and say why.")
 @click.option("--slurm-resume", is_flag=True, help="When all is good, resume this node if we drained it.")
@@ -74,6 +77,8 @@ class Asked:
 @click.option("--docs", is_flag=True, help="Print docs/checks.md.")
 def validate(**options: Any) -> None:
     """Check this machine and the stack by using them. Exit 0 good, 1 strict, 2 failed, 3 the validator broke."""
+    # Killed by its default, Python would leave the checks' processes to run on.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     files = {name: path for name in FORMATS if (path := options.pop(name))}
     asked = Asked(files=files, **options)
     if page := _page(asked):
@@ -121,8 +126,9 @@ def _validate(asked: Asked) -> int:
         results = list(runner.stream(context, only=only))
     code = runner.exit_code(results, strict=asked.strict)
     validation = record.report(results, release=release_name(), host=runner.host_name(), level=context.level)
-    _tell(asked, validation, code)
+    # First: a log on a full disk must not keep a bad node in service.
     _slurm(asked, validation)
+    validated.tell(asked.files, validation, code, verbose=asked.verbose, strict=asked.strict)
     _learn(asked, validation, context.output)
     _save_baseline(asked, validation)
     return code
@@ -179,8 +185,9 @@ def _refuse_early(asked: Asked) -> None:
         from trackbed.validate.site import learn
 
         learn.must_be_new(asked.learn)
-    named = [path for path in (*asked.files.values(), asked.learn, asked.save_baseline) if path and path != STDOUT]
-    if problems := [_no_folder(path) for path in named if not path.absolute().parent.is_dir()]:
+    named = filter(None, (*asked.files.values(), asked.learn, asked.save_baseline))
+    files = [path for path in named if path != validated.STDOUT]
+    if problems := [_no_folder(path) for path in files if not path.absolute().parent.is_dir()]:
         raise ValidationError(problems)
 
 
@@ -188,46 +195,6 @@ def _no_folder(path: Path) -> Problem:
     return Problem(
         id="validate.output", where=str(path), what="its folder does not exist", remedy=f"mkdir -p {path.parent}"
     )
-
-
-def _tell(asked: Asked, validation: Report, code: int) -> None:
-    """Files first: a screen that is gone takes nothing with it."""
-    from trackbed.validate.report import screen
-
-    for path, text in _texts(asked, validation, code):
-        if path == STDOUT:
-            click.echo(text, nl=False)
-            continue
-        _write(path, text)
-    if not asked.quiet:
-        looks.console().print(screen.as_text(validation, verbose=asked.verbose))
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a collector or a browser never reads half a file."""
-    from trackbed import folders
-
-    try:
-        folders.replace(path, text)
-    except OSError as error:
-        what, remedy = f"cannot be written: {error.strerror}", "name a file in a folder that can be written"
-        raise ValidationError(Problem(id="validate.output", where=str(path), what=what, remedy=remedy)) from error
-
-
-def _texts(asked: Asked, validation: Report, code: int) -> Iterator[tuple[Path, str]]:
-    """Each file that is asked for, with its text."""
-    from trackbed.validate import runner
-    from trackbed.validate.report import html as render_html
-    from trackbed.validate.report import junit, prometheus, screen
-
-    makers = {
-        "json": lambda: screen.as_json(validation.document()) + "\n",
-        "junit": lambda: junit.to_junit(validation, strict=asked.strict),
-        "prometheus": lambda: prometheus.to_prometheus(validation, exit_code=code),
-        "html": lambda: render_html.to_html(validation, {check.id: check for check in runner.checks()}),
-    }
-    for name, path in asked.files.items():
-        yield path, makers[name]()
 
 
 def _slurm(asked: Asked, validation: Report) -> None:
@@ -279,6 +246,6 @@ def fleet(files: tuple[Path, ...], html: Path | None) -> None:
 
     view = nodes.view(*nodes.read(files))
     if html:
-        _write(html, fleet_render.to_html(view))
+        validated.write(html, fleet_render.to_html(view))
     click.echo(fleet_render.to_text(view).rstrip("\n"))
     sys.exit(view.exit_code)

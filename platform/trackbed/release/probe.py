@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import platform
+import pwd
 import re
 import select
 import shutil
@@ -82,7 +83,17 @@ def environment() -> dict[str, str]:
     """The parent's environment, in which a child finds this package and the programs installed beside Python."""
     home = str(Path(trackbed.__file__).parents[1])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PATH": program_path()}
+    ours = {"PYTHONPATH": os.pathsep.join(paths), "PATH": program_path()}
+    # A Slurm prolog and a service get none, and mpirun does not start without one.
+    return {"HOME": _home(), **os.environ, **ours}
+
+
+def _home() -> str:
+    """This user's home by the user's record; the temporary folder for one without a record."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/tmp"
 
 
 def program_path() -> str:

@@ -122,7 +122,7 @@ def docs_link(id: str) -> str:
 
 def result(check: Check, outcome: Outcome, *, host: str, duration_ms: int = 0, source: Source = "real") -> Result:
     """An outcome as a record. The one way out of a check: here secrets are taken out of every text."""
-    texts: dict[str, Any] = {name: redact(text) for name, text in asdict(outcome).items() if name != "status"}
+    texts: dict[str, Any] = {name: redact(plain(text)) for name, text in asdict(outcome).items() if name != "status"}
     return Result(
         id=check.id,
         family=check.family,
@@ -132,6 +132,11 @@ def result(check: Check, outcome: Outcome, *, host: str, duration_ms: int = 0, s
         status=outcome.status,
         **texts,
     )
+
+
+def plain(text: str) -> str:
+    """Text that can be written as UTF-8: a path may hold bytes that are none."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def unreadable(what: str, value: object) -> Outcome:

@@ -3,16 +3,19 @@
     for result in stream(Context(output=runs())): ...
     sys.exit(exit_code(results, strict=False))
 
-A check that hangs or crashes becomes a result with status error; it never takes the caller with it.
+A check that hangs or crashes becomes a result with status error; it never takes the caller with it. When the caller
+itself is killed, its children end with it.
 `python -m trackbed.validate.runner CATALOGUE CONTEXT ID...` is the child; it writes one JSON line a result.
 """
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,7 +30,8 @@ import psutil
 
 from trackbed.errors import TrackbedError
 from trackbed.release.probe import environment
-from trackbed.validate import Check, Context, Outcome, Result, result, skip, tail
+from trackbed.validate import Check, Context, Level, Outcome, Result, result, skip, tail
+from trackbed.validate.machine.mounts import Unreachable
 
 CATALOGUE = "trackbed.validate.catalogue"
 # Two: most of a check is one thread of importing, and two cores is the smallest machine that trains two ranks.
@@ -36,6 +40,11 @@ POLL_SECONDS = 0.02
 # What Python says then; every check that needs one would report the same cause again, and as our own fault.
 NO_TEMPORARY_FOLDER = "No usable temporary directory found"
 GRACE_SECONDS = 5.0  # a child's own start, which is not the check's time
+# Deadlines are those of a benchmark or a scan of everything; what stands before a job must end long before.
+LONGEST: dict[Level, float] = {"image": 180, "node": 180}
+KILL_SECONDS = 2.0
+PR_SET_PDEATHSIG = 1
+ID = re.compile(r"\b[a-z0-9]+(?:-[a-z0-9]+)*\.[a-z0-9]+(?:-[a-z0-9]+)*\b")
 
 
 def run(context: Context, *, on_result: Callable[[Result], None] | None = None) -> list[Result]:
@@ -67,22 +76,26 @@ def exit_code(results: Iterable[Result], *, strict: bool = False) -> int:
 def stream(context: Context, catalogue: str = CATALOGUE, only: Collection[str] = ()) -> Iterator[Result]:
     """Yield one result a check of the context's level, as they are done; `only` names ids to run, all when empty.
 
-    Whatever was started is ended, also when the caller stops early.
+    One of these that skips because another check speaks for its cause brings that one along: a skip alone would look
+    like nothing to mend. Whatever was started is ended, also when the caller stops early.
     """
-    chosen = (check for check in checks(catalogue) if context.level in check.levels)
-    waiting = _by_child(check for check in chosen if not only or check.id in only)
+    table = {check.id: check for check in checks(catalogue) if context.level in check.levels}
+    unasked = {name: check for name, check in table.items() if only and name not in only}
+    waiting = _by_child(check for name, check in table.items() if name not in unasked)
     running: list[_Child] = []
     try:
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
                 running.append(_Child(waiting.pop(0), context, catalogue))
             for child in list(running):
-                yield from child.results()
+                done = list(child.results())
                 if child.over():
-                    yield from child.close()
+                    done += child.close()
                     running.remove(child)
                     if child.left:
                         waiting.insert(0, child.left)
+                waiting += _by_child(unasked.pop(name) for each in done for name in _speaks_for(each) & unasked.keys())
+                yield from done
             time.sleep(POLL_SECONDS)
     finally:
         for child in running:
@@ -98,7 +111,8 @@ class _Child:
         self._partial = b""
         self._read = 0
         self._since = time.monotonic()
-        self._allowed = self.left[0].deadline + GRACE_SECONDS
+        self._level = context.level
+        self._allowed = _deadline(self.left[0], self._level) + GRACE_SECONDS
         arguments = [catalogue, json.dumps(_to_json(context)), *(check.id for check in owed)]
         self._process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-m", "trackbed.validate.runner", *arguments],
@@ -114,7 +128,7 @@ class _Child:
         for done in filter(None, map(_parse, self._lines())):
             self.left = [check for check in self.left if check.id != done.id]
             self._since = time.monotonic()
-            self._allowed = self.left[0].deadline if self.left else GRACE_SECONDS
+            self._allowed = _deadline(self.left[0], self._level) if self.left else GRACE_SECONDS
             yield done
 
     def over(self) -> bool:
@@ -143,7 +157,9 @@ class _Child:
         for member in family:
             with suppress(psutil.Error):
                 member.kill()
-        self._process.wait()
+        # Inside the kernel, at a mount or a driver that hangs, a process ignores even this: it is left behind.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILL_SECONDS)
 
     def kill(self) -> None:
         self.kill_processes()
@@ -160,9 +176,10 @@ class _Child:
         return lines
 
     def _broken(self, check: Check, *, late: bool) -> Outcome:
-        code = self._process.returncode
+        code = self._process.returncode or 0
         died = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        observed = f"no answer within {check.deadline:g} s" if late else f"the check's process ended: {died}"
+        seconds = _deadline(check, self._level)
+        observed = f"no answer within {seconds:g} s" if late else f"the check's process ended: {died}"
         return Outcome(
             status="error",
             observed=observed,
@@ -181,6 +198,8 @@ def judged(check: Check, context: Context) -> Result:
     started = time.monotonic()
     try:
         outcome = check.judge(check.measure(context))
+    except Unreachable as error:
+        outcome = skip(f"not tried: {error}", f"do what {error.check} says")
     except TrackbedError as error:
         first = error.problems[0]
         outcome = Outcome(status="fail", observed=first.what, expected=first.wanted, remedy=first.remedy)
@@ -202,12 +221,14 @@ def judged(check: Check, context: Context) -> Result:
 
 def _child(catalogue: str, context: Context, ids: Sequence[str]) -> None:
     """Run checks one after another; what libraries print goes to standard error, never into the report."""
+    # Killed, the caller cannot end us any more, and nobody would keep our deadlines.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     table = {check.id: check for check in checks(catalogue)}
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as report:
         os.dup2(2, 1)
         for name in ids:
             # Shortly before we are killed, say where we hang.
-            faulthandler.dump_traceback_later(table[name].deadline * 0.9)
+            faulthandler.dump_traceback_later(_deadline(table[name], context.level) * 0.9)
             done = judged(table[name], context)
             faulthandler.cancel_dump_traceback_later()
             report.write(json.dumps(done.to_dict()) + "\n")
@@ -227,6 +248,15 @@ def _by_child(table: Iterable[Check]) -> list[list[Check]]:
     for check in table:
         groups.setdefault(check.child or check.id, []).append(check)
     return list(groups.values())
+
+
+def _deadline(check: Check, level: Level) -> float:
+    return min(check.deadline, LONGEST.get(level, check.deadline))
+
+
+def _speaks_for(done: Result) -> set[str]:
+    """The checks that a skip leaves its cause to, by their ids in its words."""
+    return set(ID.findall(f"{done.observed} {done.remedy}")) if done.status == "skip" else set()
 
 
 def _parse(line: bytes) -> Result | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from trackbed import folders
 from trackbed.validate import Check, Context, Outcome, Status, skip, unreadable
+from trackbed.validate.machine.mounts import must_answer
 
 MANIFEST = "manifest.json"
 LATEST = "latest"
@@ -24,7 +25,11 @@ PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"}
 
 
 def runs_in(output: Path) -> list[Path]:
-    """Runs to look at, newest first: those in the folder for runs, or the one run that the folder is itself."""
+    """Runs to look at, newest first: those in the folder for runs, or the one run that the folder is itself.
+
+    Raises Unreachable when its file system hangs.
+    """
+    must_answer(output)
     if (output / "job.yaml").exists():
         return [output]
     found = []

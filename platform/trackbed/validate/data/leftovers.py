@@ -5,9 +5,13 @@ Only what this user owns, only what has one of our names, only what nothing uses
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
+import shlex
 import shutil
+import signal
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -25,6 +29,7 @@ SHARED_MEMORY = Path("/dev/shm")
 LEAST_AGE = 600.0
 PARTIAL = re.compile(r"\.(step-\d+|latest)\.partial|\..+\.partial-\d+")
 PROBES = re.compile(r"\.trackbed-validate-\d+|\.probe-\d+")
+F_SETSIG = 10
 SEGMENTS = re.compile(r"(nccl-|torch_)[\w.-]+")
 
 
@@ -41,8 +46,9 @@ class Leftover:
 
 def find(output: Path, shared: Path = SHARED_MEMORY) -> list[Leftover]:
     """Left-overs in the folder for runs (or in the one run that it is) and in shared memory, largest first."""
+    runs = runs_in(output)
     found = [*_of(_in_folder(output), ""), *_segments(shared)]
-    for run in runs_in(output):
+    for run in runs:
         found += [] if busy(run) else _of(_in_run(run), str(run))
     unique = {each.path: each for each in found}
     return sorted(unique.values(), key=lambda each: each.size, reverse=True)
@@ -79,7 +85,7 @@ def judge(found: object) -> Outcome:
         expected="nothing that a killed run left behind",
         evidence="; ".join(f"{each.path} {each.kind} {each.size} bytes {each.age:.0f} s" for each in found),
         remedy="trackbed validate --clean removes exactly these; or: rm -r "
-        + " ".join(each.path for each in found[:3]),
+        + shlex.join(each.path for each in found[:3]),
     )
 
 
@@ -112,7 +118,7 @@ def _half(checkpoint: Path) -> bool:
 def _segments(shared: Path) -> list[Leftover]:
     found = list(_of(((path, "shared memory of an ended run") for path in _segment_files(shared)), ""))
     used = _used(shared) if found else set()
-    return [each for each in found if each.path not in used]
+    return [each for each in found if each.path not in used and not _open_elsewhere(each.path)]
 
 
 def _segment_files(shared: Path) -> Iterator[Path]:
@@ -127,6 +133,24 @@ def _used(shared: Path) -> set[str]:
             used |= {each.path for each in process.memory_maps() if each.path.startswith(str(shared))}
             used |= {each.path for each in process.open_files() if each.path.startswith(str(shared))}
     return used
+
+
+def _open_elsewhere(path: str) -> bool:
+    """Whether anyone has the file open or mapped, also in a container whose processes are not seen from this one.
+
+    The kernel grants this kind of lease on a file only while nobody else holds it.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        # Should somebody open it at this very moment, the kernel's signal must not end us: this one is ignored.
+        fcntl.fcntl(handle, F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as error:
+        # What has no leases at all is held by what processes say of themselves.
+        return error.errno == errno.EAGAIN
+    finally:
+        os.close(handle)
+    return False
 
 
 def _of(paths: Iterable[tuple[Path, str]], run: str) -> Iterator[Leftover]:

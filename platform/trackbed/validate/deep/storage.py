@@ -15,6 +15,7 @@ from typing import Any
 
 from trackbed.validate import MIB, Context, amount
 from trackbed.validate.deep.compute import rows
+from trackbed.validate.machine.mounts import must_answer
 
 BYTES = 512 * MIB
 CHUNK = 8 * MIB
@@ -67,6 +68,7 @@ def quantile(values: list[float], share: float) -> float:
 @contextmanager
 def _room(runs: Path) -> Iterator[tuple[Path | None, str]]:
     """A folder to measure in, taken away with all in it; or why there is none."""
+    must_answer(runs)
     made = [path for path in (runs, *runs.parents) if not path.exists()]
     try:
         runs.mkdir(parents=True, exist_ok=True)

@@ -49,4 +49,4 @@ def no_snapshot(what: str, value: Any) -> Outcome | None:
     gpus = value.get("gpus")
     if not isinstance(gpus, list) or not all(isinstance(gpu, Mapping) for gpu in gpus):
         return unreadable(what, gpus)
-    return None if gpus else skip("NVML sees no GPU; expect.gpu says whether there should be one")
+    return None if gpus else skip("NVML sees no GPU; expect.gpus says whether there should be one")

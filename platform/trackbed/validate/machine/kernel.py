@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 
 from trackbed.validate import GIB, Check, Context, Outcome, Status, amount, number, skip, text_of, unreadable
+from trackbed.validate.machine.filesystems import existing
+from trackbed.validate.machine.mounts import PROBE
 from trackbed.validate.network.addresses import nodes
 
 ROOT = Path("/")
@@ -61,7 +63,8 @@ def _sleeping_in_kernel() -> dict[tuple[int, int, str], str]:
     found = {}
     for process in psutil.process_iter():
         try:
-            if process.status() == psutil.STATUS_DISK_SLEEP:
+            # Our own question to a mount that hangs is what storage.network-file-systems speaks of.
+            if process.status() == psutil.STATUS_DISK_SLEEP and tuple(process.cmdline()[:2]) != PROBE:
                 where = text_of(ROOT / f"proc/{process.pid}/wchan") or "unknown"
                 found[process.pid, process.num_ctx_switches().voluntary, where] = process.name()
         except (psutil.Error, NotImplementedError):
@@ -82,7 +85,7 @@ def measure_core_dumps(context: Context, root: Path = ROOT, here: Path | None = 
     pattern = text_of(root / "proc/sys/kernel/core_pattern").strip()
     here = Path.cwd() if here is None else here
     folder = (here / pattern).parent
-    output = next(path for path in (context.output.absolute(), *context.output.absolute().parents) if path.exists())
+    output = existing(context.output)
     beside = folder.is_dir() and os.access(folder, os.W_OK) and folder.stat().st_dev == output.stat().st_dev
     return {
         "limit": math.inf if soft == resource.RLIM_INFINITY else float(soft),

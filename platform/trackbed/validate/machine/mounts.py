@@ -1,15 +1,23 @@
-"""Which file system a folder is on, from this process's own table of mounts.
+"""Which file system a folder is on, from this process's own table of mounts; and whether it answers at all.
 
 The root of the file system is a parameter, so that a recorded tree can stand in for a machine.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
-NETWORK = frozenset(("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "fuse.sshfs"))
+NETWORK = frozenset((
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs",
+    "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "wekafs",
+))  # fmt: skip
+PATIENCE = 5.0  # seconds after which a file system hangs
+PROBE = ("stat", "--file-system")
 LAYERS = frozenset(("overlay", "aufs", "fuse.fuse-overlayfs"))
 
 
@@ -20,6 +28,14 @@ class Mount:
     point: PurePosixPath
     kind: str
     options: frozenset[str] = frozenset()
+
+
+class Unreachable(Exception):
+    """A file system does not answer: to touch it is to hang. `check` is the one that fails for it."""
+
+    def __init__(self, folder: Path, check: str) -> None:
+        super().__init__(f"{folder} does not answer within {PATIENCE:g} s, see {check}")
+        self.check = check
 
 
 def mount_of(folder: Path, root: Path = Path("/")) -> Mount | None:
@@ -40,6 +56,30 @@ def mounts(root: Path = Path("/")) -> Iterator[Mount]:
         left, _, right = line.partition(" - ")
         fields, kind = left.split(), right.split()[:1]
         if kind and len(fields) > 5:
-            # A blank in a path is written as an octal number.
-            point = PurePosixPath(fields[4].replace("\\040", " "))
+            point = PurePosixPath(unescaped(fields[4]))
             yield Mount(point=point, kind=kind[0], options=frozenset(fields[5].split(",")))
+
+
+def unescaped(path: str) -> str:
+    """A path of the table as it is: blanks, tabs, line feeds and backslashes stand there as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+
+
+def must_answer(folder: Path) -> None:
+    """Raise Unreachable where a file system hangs, before this process touches it and hangs with it."""
+    if not _answers(folder.absolute()):
+        mount = mount_of(folder)
+        network = mount is not None and mount.kind in NETWORK
+        raise Unreachable(folder, "storage.network-file-systems" if network else "storage.commit")
+
+
+@cache
+def _answers(folder: Path) -> bool:
+    """Asked by another process: one that hangs in the kernel cannot be ended, and is left behind."""
+    child = subprocess.Popen([*PROBE, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        child.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return False
+    return True

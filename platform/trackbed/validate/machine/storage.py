@@ -16,6 +16,7 @@ from typing import Any
 from trackbed import folders
 from trackbed.validate import GIB, MIB, Check, Context, Outcome, Status, amount, number, skip, unreadable
 from trackbed.validate.machine.filesystems import LEAST_BYTES, LEAST_INODES, existing
+from trackbed.validate.machine.mounts import NETWORK, Unreachable, mount_of
 
 BLOCKS = 64
 RATE_BLOCKS = 512  # enough that a disk's own cache does not decide
@@ -33,6 +34,8 @@ REMEDIES = {
     "EEXIST": "that path is a file: choose another folder",
     "EXDEV": "the folder spans file systems: choose one where a rename is atomic",
     "EIO": "the disk or the network file system fails: look at the kernel log",
+    "ETIMEDOUT": "its file system does not answer: look at the kernel log, and mount it again (umount -f -l); or set "
+    "TRACKBED_RUNS to another one",
     "ESTALE": "the network file system went away: mount it again",
 }
 
@@ -47,6 +50,8 @@ class Commit:
     seconds: float = 0.0
     step: str = ""
     error: str = ""
+    squashed: str = ""
+    """The kind of network file system on which root may not write, which says nothing of who runs the jobs."""
     no_room: str = ""
     """Why it was not tried: another check says so, and one cause needs one failure."""
 
@@ -54,14 +59,20 @@ class Commit:
 def measure_commit(context: Context) -> Commit:
     """Write 64 MiB under a temporary name, fsync, rename, fsync the parent, read it back, leave nothing behind."""
     folder, step = context.output.absolute(), ["create the folder"]
-    if no_room := _no_room(existing(folder)):
+    try:
+        no_room = _no_room(existing(folder))
+    except Unreachable as error:
+        if error.check != "storage.commit":
+            raise
+        return Commit(folder=str(folder), step="look", error="ETIMEDOUT")
+    if no_room:
         return Commit(folder=str(folder), no_room=no_room)
     try:
         with _folder(folder), _cleaned(folder / f".trackbed-validate-{os.getpid()}") as work:
             return _commit(folder, work, step)
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, str(error))
-        return Commit(folder=str(folder), step=step[0], error=name)
+        return Commit(folder=str(folder), step=step[0], error=name, squashed=_squashed(folder, name))
 
 
 def judge_commit(commit: object) -> Outcome:
@@ -70,6 +81,9 @@ def judge_commit(commit: object) -> Outcome:
         return unreadable("what was committed", commit)
     if commit.no_room:
         return skip(f"not tried: {commit.no_room}", "free space, then validate again")
+    if commit.squashed:
+        why = f"root may not write in {commit.folder}: {commit.squashed} takes it for nobody (root_squash)"
+        return skip(why, "ask as a user who runs jobs: sudo -u USER trackbed validate --only storage.commit")
     expected = f"{BLOCKS} MiB written, renamed and read back the same"
     if commit.error:
         words = {"uid": os.getuid(), "folder": commit.folder, "give": GIVE.format(owner=_owner(), folder=commit.folder)}
@@ -109,6 +123,12 @@ def _commit(folder: Path, work: Path, step: list[str]) -> Commit:
     seconds = time.monotonic() - started
     step[0] = "read"
     return Commit(folder=str(folder), written=written, read=folders.sha256(final / "data"), seconds=seconds)
+
+
+def _squashed(folder: Path, error: str) -> str:
+    """The kind of a network file system that refuses root, as it does for the root of every client; else empty."""
+    mount = mount_of(folder) if os.getuid() == 0 and error in ("EACCES", "EPERM") else None
+    return mount.kind if mount and mount.kind in NETWORK else ""
 
 
 def _no_room(folder: Path) -> str:
@@ -214,7 +234,9 @@ CHECKS = (
         why="An output folder that cannot be written is found at the first save, after the steps before it: "
         "`Parent directory runs/global_step5 does not exist.` is all that DeepSpeed says of a read-only one.",
         rule="Fails when a step of a commit fails, with the step and the error's name (ENOSPC, EDQUOT, EROFS, EACCES, "
-        "EXDEV), and when other bytes come back. Skipped when free space or inodes have already failed.",
+        "EXDEV), when the file system does not answer within 5 s (ETIMEDOUT), and when other bytes come "
+        "back. Skipped when free space or inodes have already failed, on a network file system that "
+        "hangs, and for root where such a file system refuses it (root_squash).",
     ),
     Check(
         id="storage.write-rate",

@@ -14,7 +14,7 @@ from typing import Any
 
 from trackbed.validate import MIB, Check, Context, Outcome, Status, amount, number, skip, unreadable
 from trackbed.validate.machine.filesystems import existing
-from trackbed.validate.machine.mounts import NETWORK, mount_of
+from trackbed.validate.machine.mounts import NETWORK, Unreachable, mount_of
 
 TEMPORARY_FAIL, TEMPORARY_WARN = 64 * MIB, 256 * MIB
 SKEW_SECONDS = 2.0
@@ -140,8 +140,14 @@ def _named(name: str, environment: Mapping[str, str]) -> bool:
 
 
 def _probe(name: str, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    where = existing(folder)
-    error, executable = _use(where)
+    try:
+        where = existing(folder)
+        error, executable = _use(where)
+    except Unreachable as hangs:
+        if hangs.check != "storage.commit":
+            raise
+        # Nobody else speaks for it: it is not where runs are written.
+        where, error, executable = folder, "ETIMEDOUT", False
     mount = mount_of(where)
     return {
         "name": name,
@@ -151,7 +157,7 @@ def _probe(name: str, folder: Path, environment: Mapping[str, str]) -> dict[str,
         "error": error,
         "executable": executable,
         "kind": mount.kind if mount else "",
-        "empty": where != folder or not _has_entries(folder),
+        "empty": where != folder or error == "ETIMEDOUT" or not _has_entries(folder),
     }
 
 

@@ -26,7 +26,8 @@ def to_junit(validation: Report, *, strict: bool = False) -> str:
         for result in results:
             _case(suite, result, strict)
     ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+    # Not the library's own first line: up to Python 3.10 that names the locale's encoding, and the file is UTF-8.
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{ElementTree.tostring(root, encoding='unicode')}\n"
 
 
 def _case(suite: ElementTree.Element, result: Result, strict: bool) -> None:

@@ -18,6 +18,8 @@ import psutil
 
 from trackbed.validate import GIB, Check, Context, Outcome, number, skip, unreadable
 from trackbed.validate.hardware import nvml, shared
+from trackbed.validate.machine.mounts import mounts as table
+from trackbed.validate.machine.mounts import must_answer
 from trackbed.validate.site.expectations import SECTIONS
 
 NO_FILE = "no expectation file"
@@ -74,23 +76,24 @@ def _ports(device: Path) -> list[Path]:
 
 
 def read_mounts(paths: Sequence[str], root: Path = Path("/")) -> dict[str, Any]:
-    """For each path: its file system when something is mounted there, GiB free; None for what is not mounted."""
+    """For each path: its file system when something is mounted there, GiB free; None for what is not mounted.
+
+    Raises Unreachable for one that hangs.
+    """
     mounted = mounts(root)
-    return {
-        path: {"file_system": mounted[path], "free_gib": _free(Path(path))} if path in mounted else None
-        for path in paths
-    }
+    return {path: _mount(path, mounted.get(os.path.normpath(path))) for path in paths}
+
+
+def _mount(path: str, kind: str | None) -> dict[str, Any] | None:
+    if kind is None:
+        return None
+    must_answer(Path(path))
+    return {"file_system": kind, "free_gib": _free(Path(path))}
 
 
 def mounts(root: Path = Path("/")) -> dict[str, str]:
     """Mount point -> file system; the last one mounted there is the one that is seen."""
-    found = {}
-    for line in shared.text(root / "proc/self/mountinfo").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()[:1]
-        if len(fields) > 4 and kind:
-            found[re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields[4])] = kind[0]
-    return found
+    return {str(mount.point): mount.kind for mount in table(root)}
 
 
 def _size(folder: Path) -> float | None:
