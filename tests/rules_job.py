@@ -11,6 +11,7 @@ FIRST, SECOND = "node 0 (alpha)", "node 1 (beta)"
 HOSTS = ("alpha", "beta", "gamma")
 IDS = ("world-size", "same-versions", "clock", "reachability", "all-reduce", "shared-folder", "mtime")
 LOST = {"nodes": 2, "rank": 1, "store": "alpha:29500", "wait": 20.0, "names": ["alpha", "beta"], "skipped": {}}
+NO_WAY = "GLOO_SOCKET_IFNAME=eth9, but eth9 is no interface that is up"
 FIGURES = {"4096": [0.5, 0.4, 0.6], "33554432": [2.0, 1.0, 3.0]}
 
 
@@ -63,6 +64,11 @@ def cannot(*pairs: tuple[int, int], count: int = 2) -> dict[str, Any]:
 
 def sums(second: dict[str, Any]) -> dict[str, Any]:
     return account(**{"all-reduce": {0: {"wrong": 0, "runs": FIGURES}, 1: second}})
+
+
+def faulty(*faults: str) -> dict[str, Any]:
+    """What is known of each node before gloo is tried."""
+    return account(**{"all-reduce": {rank: {"fault": fault} for rank, fault in enumerate(faults)}})
 
 
 def sized(count: int) -> dict[str, Any]:
@@ -215,6 +221,9 @@ RULES: list[tuple[str, Any, str, str]] = [
     ("job.all-reduce", sized(1048576), "pass", "1 GB/s at 1 MiB"),
     ("job.all-reduce", sized(1048575), "pass", "1 GB/s at 1023 KiB"),
     ("job.all-reduce", MISSING, "skip", "node 1 (beta) is missing"),
+    ("job.all-reduce", faulty("", NO_WAY), "fail", f"{SECOND}: {NO_WAY}"),
+    ("job.all-reduce", faulty(NO_WAY, ""), "skip", f"not tried: {NO_WAY}"),
+    ("job.all-reduce", faulty(NO_WAY, NO_WAY), "skip", f"not tried: {NO_WAY}"),
     # --- one folder ---
     ("job.shared-folder", account(3), "pass", "/runs is one folder for 3 nodes, seen within 0.2 s"),
     ("job.shared-folder", folder({"seen": 30.0, "skew": 0}), "pass", "within 30.0 s"),
@@ -278,6 +287,8 @@ TEXTS: list[tuple[str, Any, str, str]] = [
     ("job.reachability", cannot(*((0, n) for n in range(1, 7)), count=9), "observed", r"node 6 \(n6\): .* refused$"),
     ("job.reachability", cannot(*((0, n) for n in range(1, 8)), count=9), "observed", r"node 6 \(n6\): .* and 1 more$"),
     ("job.shared-folder", folder({"seen": None}, seen=None, error="EROFS"), "observed", "EROFS$"),
+    ("job.all-reduce", faulty("", NO_WAY), "remedy", "on that node, do what its network.host-name says"),
+    ("job.all-reduce", faulty(NO_WAY, ""), "remedy", "do what network.host-name says"),
     ("job.all-reduce", sums({"error": "x"}), "remedy", "GLOO_SOCKET_IFNAME"),
     ("job.all-reduce", sums({"wrong": 1, "runs": FIGURES}), "remedy", "take that node out"),
     ("job.all-reduce", account(), "evidence", '"4 KiB": {"value": 0.5, "unit": "GB/s", "better": "higher"}'),

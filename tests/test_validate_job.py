@@ -20,6 +20,7 @@ import pytest
 from conftest import environ
 from containers import free_port
 from trackbed.release import load
+from trackbed.validate import Context
 from trackbed.validate.job import facts, folder, ring, session, wire
 from trackbed.validate.job.place import Place, hosts, place
 
@@ -282,6 +283,36 @@ def test_a_node_that_never_comes_is_named_within_the_wait(start: Start) -> None:
     bad = [name for name, (status, _) in first.items() if status not in ("pass", "skip")]
     assert bad == ["job.world-size"]
     assert first["job.all-reduce"][0] == "skip"
+
+
+def test_a_node_without_its_interface_is_named_by_the_others_at_once(start: Start) -> None:
+    """Without trying: gloo would not start there, and the others would wait for it. There, network.host-name fails."""
+    start(1, GLOO_SOCKET_IFNAME="eth9")
+    status, text = lines(told(start(0)))["job.all-reduce"]
+    assert status == "fail"
+    assert text == f"node 1 ({socket.gethostname()}): GLOO_SOCKET_IFNAME=eth9, but eth9 is no interface that is up"
+
+
+def test_all_of_it_takes_less_than_a_minute() -> None:
+    """With the default wait; torch's import and the interpreter's start come on top."""
+    assert session.most(20.0) <= 55
+    assert session.most(300.0) < 300 + 60
+
+
+def test_what_the_first_node_has_waited_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Node 0 comes last but one: node 2, which never comes, is not waited for anew, and less is left for the phases."""
+    monkeypatch.setattr(session, "LEAST_WAIT", 0.2)
+    place = Place(nodes=3, rank=0, address="127.0.0.1", port=free_port())
+    late = session.Session(place, Context(output=tmp_path), 20.0)
+    late.wire = wire.Wire(place, 5)
+    late.wire.put("waited/1", "19.9")
+    for rank in (0, 1):
+        late.wire.put(f"facts/{rank}", json.dumps({"hash": "h"}))
+    late.wire.put("versions/h", "{}")
+    met = late._meeting(time.monotonic())
+    assert met["facts"][2] is None
+    assert met["meeting"]["seconds"] < 15
+    assert session.LEAST_PHASES <= met["meeting"]["left"] < session.TOTAL
 
 
 def test_without_node_0_the_others_say_where_they_looked(start: Start) -> None:

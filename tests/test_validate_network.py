@@ -159,6 +159,10 @@ def test_a_port_in_use_is_found_with_who_uses_it(tmp_path: Path) -> None:
         assert board["used"]
         inside = {**environment, "TORCHELASTIC_RUN_ID": "7"}
         assert [one["name"] for one in ports.measure_ports(context(tmp_path), inside)["ports"]] == ["TENSORBOARD_PORT"]
+        # The nodes that meet at this moment: job.world-size fails when they cannot.
+        meeting = {**environment, "NNODES": "2"}
+        assert len(ports.measure_ports(context(tmp_path, level="job"), meeting)["ports"]) == 1
+        assert len(ports.measure_ports(context(tmp_path, level="job"), {**meeting, "NNODES": "1"})["ports"]) == 2
         elsewhere = {**environment, "MASTER_ADDR": "192.0.2.99", "TENSORBOARD_PORT": ""}
         assert ports.measure_ports(context(tmp_path), elsewhere)["ports"] == []
     (master, _) = ports.measure_ports(context(tmp_path), environment)["ports"]

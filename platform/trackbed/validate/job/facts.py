@@ -16,6 +16,8 @@ from trackbed.release import Release, load
 from trackbed.release.drift import current
 from trackbed.release.probe import DRIVER, NUMBER, command_version
 from trackbed.validate import Context
+from trackbed.validate.network.addresses import GLOO_IFNAME, gloo_fault
+from trackbed.validate.network.interfaces import judge_host_name, measure_host_name
 
 SHARED = "TRACKBED_RUNS_SHARED"
 # A job runs with two of these that differ; it is worth saying, and no more.
@@ -33,7 +35,16 @@ def facts(context: Context, nodes: int) -> dict[str, Any]:
         "hash": digest(versions),
         "versions": versions,
         "shared": is_shared(os.environ),
+        "fault": gloo_cause(context),
     }
+
+
+def gloo_cause(context: Context) -> str:
+    """Why gloo finds no way from this node to the others, in network.host-name's words; empty when nothing is known."""
+    if os.environ.get(GLOO_IFNAME):
+        return gloo_fault()
+    outcome = judge_host_name(measure_host_name(context))
+    return outcome.observed if outcome.status == "fail" else ""
 
 
 def known_versions(release: Release, driver: Path = DRIVER) -> dict[str, str]:

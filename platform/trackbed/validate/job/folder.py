@@ -26,6 +26,7 @@ class Folder:
         self._work = self._runs
         self._made: list[Path] = []
         self._said: dict[str, Any] = {}
+        self._limit = LIMIT
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Folder:
@@ -39,10 +40,14 @@ class Folder:
             with suppress(OSError):
                 path.rmdir()
 
-    def look(self, first: Mapping[str, Any]) -> None:
-        """Begin, by what node 0 has said; without a token the folder is not meant to be shared."""
+    def look(self, first: Mapping[str, Any], limit: float = LIMIT) -> None:
+        """Begin, by what node 0 has said; without a token the folder is not meant to be shared.
+
+        `limit` is how many seconds there are for node 0's file to be seen.
+        """
         if not first["token"]:
             return
+        self._limit = limit
         self._work = self._runs / f".trackbed-validate-job-{first['token']}"
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -50,7 +55,7 @@ class Folder:
     def seen(self) -> dict[str, Any]:
         """Seconds until node 0's file was seen here (None: not in time), this folder's clock against this node's."""
         if self._thread:
-            self._thread.join(LIMIT + 1)
+            self._thread.join(self._limit + 1)
         said = dict(self._said)
         return {"folder": str(self._runs), **(said or {"seen": None, "error": "the file system does not answer"})}
 
@@ -74,7 +79,7 @@ class Folder:
 
     def _other(self) -> dict[str, Any]:
         started = time.monotonic()
-        while time.monotonic() - started <= LIMIT:
+        while time.monotonic() - started <= self._limit:
             # Listing asks a network file system anew, where a look at one name may be answered from its cache.
             with suppress(OSError):
                 if self._file(0).name in os.listdir(self._work):

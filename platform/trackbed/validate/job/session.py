@@ -19,17 +19,20 @@ from typing import Any
 from trackbed.validate import Context
 from trackbed.validate.job import ring
 from trackbed.validate.job.facts import facts
-from trackbed.validate.job.folder import Folder
+from trackbed.validate.job.folder import LIMIT, Folder
 from trackbed.validate.job.place import Place, place
 from trackbed.validate.job.wire import Lost, Wire, within
 
 WAIT = "TRACKBED_JOB_WAIT"
-# Seconds: of all phases after the nodes have met, and of each.
-TOTAL = 35.0
-CLOCK, REACH, REDUCE, FOLDER, FAREWELL = 10.0, 12.0, 30.0, 33.0, 4.0
-ROUNDS = 5
 # Node 0 gives up on the others a little before they give up on node 0.
 MARGIN = 3.0
+# Seconds: of all phases after the nodes have met, and of each.
+TOTAL = LIMIT + 2 * MARGIN
+CLOCK, REACH, REDUCE, FAREWELL = 10.0, 12.0, 30.0, 4.0
+ROUNDS = 5
+# Seconds of it all, as the node that came first counts them. What was spent on waiting is taken from the phases, which
+# need theirs only where something is wrong; they, and node 0's own wait for who comes after it, keep the least.
+BUDGET, LEAST_PHASES, LEAST_WAIT = 48.0, 15.0, 5.0
 
 
 def wait_seconds(environment: Mapping[str, str] = os.environ) -> float:
@@ -40,23 +43,32 @@ def wait_seconds(environment: Mapping[str, str] = os.environ) -> float:
 
 
 def attend(context: Context, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """This node's account of the job; it never raises, and never takes longer than two waits and TOTAL.
-
-    Two: a node that comes first waits for node 0, and node 0 then for the last one.
-    """
+    """This node's account of the job; it never raises, and takes no longer than `most`, beside importing torch."""
     try:
         here = place(environment)
     except ValueError as error:
         return {"nodes": 0, "error": str(error)}
     if here.nodes == 1:
         return {"nodes": 1}
+    import torch.distributed  # noqa: F401 - the seconds that this takes are not the network's
+
     session = Session(here, context, wait_seconds(environment))
     thread = threading.Thread(target=session.run, daemon=True)
     thread.start()
-    thread.join(2 * session.wait + TOTAL)
+    thread.join(most(session.wait))
     if thread.is_alive():
         session.account["lost"] = "it takes longer than it may"
     return dict(session.account)
+
+
+def budget(wait: float) -> float:
+    """Seconds from the first one's coming to the last phase's end; a longer wait is added."""
+    return max(BUDGET, wait + LEAST_WAIT + LEAST_PHASES + 2 * MARGIN)
+
+
+def most(wait: float) -> float:
+    """Seconds that all of it takes at most."""
+    return budget(wait) + MARGIN + FAREWELL
 
 
 class Session:
@@ -65,7 +77,8 @@ class Session:
     def __init__(self, here: Place, context: Context, wait: float) -> None:
         self.here, self.context, self.wait = here, context, wait
         self.alive = list(range(here.nodes))
-        self.end = self.looked = 0.0
+        self.began = time.monotonic()
+        self.end = self.looked = self.limit = 0.0
         self.account: dict[str, Any] = {
             "nodes": here.nodes,
             "rank": here.rank,
@@ -87,13 +100,12 @@ class Session:
             self.account["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
     def _run(self) -> None:
-        import torch.distributed  # noqa: F401 - the seconds that this takes are not the network's
-
         self.wire = Wire(self.here, self.wait)
         with ring.Door() as door, Folder(self.here.rank, self.context.output) as folder:
             self._meet(door)
-            folder.look(self.account["facts"][0])
+            self.limit = self.account["meeting"]["left"] - 2 * MARGIN
             self.looked = time.monotonic()
+            folder.look(self.account["facts"][0], self.limit)
             self._phase("clock", self._clock)
             self._phase("reachability", lambda: self._reach(door))
             self._phase("all-reduce", self._reduce)
@@ -106,6 +118,7 @@ class Session:
         """Everybody comes and says what it is."""
         started = time.monotonic()
         self.account["phase"] = "facts"
+        self.wire.put(f"waited/{self.here.rank}", repr(started - self.began))
         mine = facts(self.context, self.here.nodes) | {"doors": door.addresses(self.here)}
         self.wire.put(f"versions/{mine['hash']}", json.dumps(mine.pop("versions")))
         if self.wire.add(f"came/{self.here.rank}") > 1:
@@ -118,18 +131,25 @@ class Session:
         met = self._agree("meeting", self.wait + MARGIN, lambda: self._meeting(started))
         self.account |= {name: met[name] for name in ("meeting", "versions")}
         self._note("facts", met["facts"])
-        self.end = time.monotonic() + TOTAL - MARGIN
+        self.end = time.monotonic() + self.account["meeting"]["left"] - MARGIN
 
     def _meeting(self, started: float) -> dict[str, Any]:
-        """Who has come, what they run, and whether two came as one: what node 0 says first."""
-        said = self._words("facts", self.wait)
+        """Who has come, what they run, whether two came as one, and how long is left: what node 0 says first."""
+        # Who came before node 0 has waited already, and all of that is part of the wait.
+        before = max(float(self.wire.take(f"waited/{rank}", started) or 0) for rank in self.alive)
+        said = self._words("facts", max(LEAST_WAIT, self.wait - before))
+        spent = before + time.monotonic() - started
         hashes = sorted({each["hash"] for each in said.values() if each})
         texts = {each: self.wire.take(f"versions/{each}", time.monotonic()) for each in hashes}
         twice = self.wire.take("twice", time.monotonic())
         return {
             "facts": said,
             "versions": {each: json.loads(text or "{}") for each, text in texts.items()},
-            "meeting": {"seconds": time.monotonic() - started, "twice": twice or ""},
+            "meeting": {
+                "seconds": time.monotonic() - started,
+                "twice": twice or "",
+                "left": min(TOTAL, max(LEAST_PHASES, budget(self.wait) - spent)),
+            },
         }
 
     def _clock(self) -> None:
@@ -172,10 +192,15 @@ class Session:
         if gone := sorted(set(range(self.here.nodes)) - set(self.alive)):
             self.account["skipped"]["all-reduce"] = gone
             return
+        facts_of = self.account["facts"]
+        if any(facts_of[rank]["fault"] for rank in self.alive):
+            # gloo would not start there, and the others would wait for it.
+            self.account["all-reduce"] = {rank: {"fault": facts_of[rank]["fault"]} for rank in self.alive}
+            return
         started = time.monotonic()
         try:
             # gloo keeps to its time limit only once it has connected.
-            limit = REDUCE - MARGIN
+            limit = max(MARGIN, min(REDUCE, self.end - started) - MARGIN)
             mine = within(limit, lambda: ring.all_reduce(self.here, self.wire, limit))
         except Exception as error:  # noqa: BLE001 - whatever a library raises is this node's word
             mine = {"error": " ".join(str(error).split())[:300]}
@@ -186,7 +211,7 @@ class Session:
         if not self.account["facts"][0]["token"]:
             self.account["skipped"]["shared-folder"] = []
             return
-        self._gather("shared-folder", folder.seen(), max(MARGIN, self.looked + FOLDER - time.monotonic()))
+        self._gather("shared-folder", folder.seen(), max(MARGIN, self.looked + self.limit + MARGIN - time.monotonic()))
         self._roll("returned", MARGIN, lambda: {rank: folder.returned(rank) for rank in self.alive})
 
     def _part(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from trackbed.validate import Check, Context, Outcome, unreadable
-from trackbed.validate.network.addresses import is_here
+from trackbed.validate.network.addresses import is_here, nodes
 
 IN_TORCHRUN = "TORCHELASTIC_RUN_ID"  # then the port that is in use is that of the job we are in
 
@@ -18,8 +18,10 @@ IN_TORCHRUN = "TORCHELASTIC_RUN_ID"  # then the port that is in use is that of t
 def measure_ports(context: Context, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Whether the ports that variables name can be listened on, and who does."""
     wanted = {name: environment.get(name, "") for name in ("MASTER_PORT", "TENSORBOARD_PORT")}
-    here = is_here(environment.get("MASTER_ADDR", "localhost"))
-    ours = {"MASTER_PORT": here and not environment.get(IN_TORCHRUN), "TENSORBOARD_PORT": True}
+    # At level job the nodes meet there at this moment: job.world-size tries that port, and fails for it.
+    meeting = context.level == "job" and nodes(environment) > 1
+    free = not meeting and not environment.get(IN_TORCHRUN) and is_here(environment.get("MASTER_ADDR", "localhost"))
+    ours = {"MASTER_PORT": free, "TENSORBOARD_PORT": True}
     return {
         "ports": [
             {"name": name, "port": text, "used": _used(text), "by": _listener(text)}
@@ -94,6 +96,7 @@ CHECKS = (
         why="`The server socket has failed to listen on any local network address ... EADDRINUSE`: the ranks of an "
         "earlier run still hold MASTER_PORT, and every other rank waits until its timeout.",
         rule="Fails when MASTER_PORT is set, its host is this one and nothing can listen there; warns for "
-        "TENSORBOARD_PORT, unless TensorBoard itself has it.",
+        "TENSORBOARD_PORT, unless TensorBoard itself has it. At level job the nodes meet on MASTER_PORT, and "
+        "job.world-size fails for it.",
     ),
 )
