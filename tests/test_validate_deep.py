@@ -288,6 +288,15 @@ def test_a_fleet_where_all_are_alike_has_nothing_to_say(tmp_path: Path) -> None:
     assert fleet_render.to_text(view) == "16 nodes, 2 figures, 0 worse than the others, 0 with failing checks"
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, json.dumps({**document("n"), "schema_version": 2}), "[]", '{"results": 3}', '"x"', "\x00"]
+)
+def test_what_is_no_validation_is_named_and_ends_nothing(tmp_path: Path, text: str) -> None:
+    found, unread = fleet.read(write(tmp_path, document("n"), text))
+    assert [node.name for node in found] == ["n"]
+    assert "is not what `trackbed validate --json` writes" in unread[str(tmp_path / "1.json")]
+
+
 def test_one_slow_node_is_named_by_its_figure(tmp_path: Path) -> None:
     view = fleet.view(*fleet.read(write(tmp_path, *good(7), document("slow", copy=80.0))))
     ((strip, outlier),) = view.outliers

@@ -72,6 +72,7 @@ def test_mounts_are_read_with_blanks_in_their_names_and_the_last_one_on_top(tmp_
     assert expect.mounts(tmp_path) == {"/": "ext4", "/mnt/my data": "nfs4", "/scratch": "lustre"}
     assert expect.read_mounts(["/", "/nowhere"], tmp_path)["/nowhere"] is None
     assert expect.mounts(tmp_path / "none") == {}
+    assert expect.read_mounts(["/scratch/"], tmp_path)["/scratch/"]["file_system"] == "lustre"
 
 
 def test_this_machine_is_read_as_it_is() -> None:
@@ -117,6 +118,12 @@ def test_a_good_file_is_read_without_its_version(tmp_path: Path) -> None:
     wanted = expectations.read(written(tmp_path, GOOD))
     assert set(wanted) == {"cpu", "gpu", "rdma", "mounts"}
     assert [mount["path"] for mount in wanted["mounts"]] == ["/scratch", "/home"]
+
+
+def test_all_that_a_check_asks_of_a_checkpoint_may_be_said(tmp_path: Path) -> None:
+    said = {"bytes": 4_000_000_000, "keep": 2, "every_seconds": 600}
+    lines = "".join(f"{name} = {value}\n" for name, value in said.items())
+    assert expectations.read(written(tmp_path, f"schema_version = 1\n[checkpoint]\n{lines}")) == {"checkpoint": said}
 
 
 def problems(path: Path) -> list[str]:

@@ -14,6 +14,8 @@ WORDS = {
 }  # fmt: skip
 # A shorter value is no secret worth the name, and taking it out would make holes in ordinary words.
 SHORTEST = 8
+# Digits, large and small letters in one piece of a path: hardly a name that a person gave.
+RANDOM = re.compile(r"(?=[^/]*[A-Z])(?=[^/]*[a-z])(?=[^/]*[0-9])[^/]{12,}")
 SHAPES = (
     re.compile(r"\b(?:hf|gh[pousr]|github_pat|glpat|nvapi|npm|dckr_pat|pypi)[_-][A-Za-z0-9_-]{16,}"),
     re.compile(r"\b(?:sk|xox[abprs])-[A-Za-z0-9_-]{16,}"),
@@ -22,7 +24,8 @@ SHAPES = (
     re.compile(r"(?<=://)[^\s/:@]*:[^\s/@]+(?=@)"),
     re.compile(r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"),
 )
-ASSIGNED = re.compile(r"\b([A-Za-z][A-Za-z0-9_]*)=([^\s'\"]+)")
+ASSIGNED = re.compile(r"\b([A-Za-z][A-Za-z0-9_]*)(=)([^\s'\"]+)")
+FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][A-Za-z0-9_-]*)(\s+)([^\s'\"-][^\s'\"]*)")
 
 
 def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
@@ -31,7 +34,7 @@ def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
         text = text.replace(value, REDACTED)
     for shape in SHAPES:
         text = shape.sub(REDACTED, text)
-    return ASSIGNED.sub(_assigned, text)
+    return FLAG.sub(_assigned, ASSIGNED.sub(_assigned, text))
 
 
 def is_secret(name: str) -> bool:
@@ -40,11 +43,17 @@ def is_secret(name: str) -> bool:
 
 
 def _secrets(environment: Mapping[str, str]) -> list[str]:
-    """Longest first: one secret may be the beginning of another. A path is where a secret is, not the secret."""
-    values = {value for name, value in environment.items() if is_secret(name)}
-    return sorted((value for value in values if len(value) >= SHORTEST and value[0] != "/"), key=len, reverse=True)
+    """Longest first: one secret may be the beginning of another."""
+    values = {value for name, value in environment.items() if is_secret(name) and _worth_hiding(value)}
+    return sorted(values, key=len, reverse=True)
+
+
+def _worth_hiding(value: str) -> bool:
+    """Long enough, and no path: that is where a secret is, not the secret. A key in base 64 may begin with / too."""
+    return len(value) >= SHORTEST and (value[0] != "/" or (bool(RANDOM.search(value)) and not os.path.lexists(value)))
 
 
 def _assigned(match: re.Match[str]) -> str:
-    name, value = match.groups()
-    return f"{name}={REDACTED}" if is_secret(name) and len(value) >= SHORTEST and value[0] != "/" else match[0]
+    name, between, value = match.groups()
+    secret = is_secret(name.lstrip("-").replace("-", "_")) and _worth_hiding(value)
+    return f"{name}{between}{REDACTED}" if secret else match[0]

@@ -31,8 +31,9 @@ SECTIONS: dict[str, dict[str, tuple[tuple[type, ...], str]]] = {
     "driver": {"version": TEXT},
     "rdma": {"rates_gbit_s": RATES},
     "mounts": {"path": TEXT, "file_system": TEXT, "minimum_free_gib": AMOUNT},
-    # What one checkpoint of a job takes and how many stay: for storage.space. Not learned, it is the job's business.
-    "checkpoint": {"bytes": COUNT, "keep": COUNT},
+    # What one checkpoint of a job takes, how many stay and how far apart they are: for storage.free-space and
+    # storage.write-rate. Not learned, it is the job's business.
+    "checkpoint": {"bytes": COUNT, "keep": COUNT, "every_seconds": AMOUNT},
 }
 # Without these a section says nothing.
 NEEDED = {

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from trackbed.validate import Status, figures
+from trackbed.validate import SCHEMA_VERSION, Status, figures
 from trackbed.validate.figures import Figure
 
 # Iglewicz and Hoaglin's score: 0.6745 makes the median absolute deviation comparable with a standard one.
@@ -101,7 +101,7 @@ def read(paths: Iterable[Path]) -> tuple[list[Node], dict[str, str]]:
             made = parse(json.loads(path.read_text("utf-8")))
         except OSError as error:
             unread[str(path)] = f"cannot be read: {error.strerror}"
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             unread[str(path)] = f"is not what `trackbed validate --json` writes: {str(error)[:100]}"
         else:
             if made.name not in nodes or made.created >= nodes[made.name].created:
@@ -111,6 +111,8 @@ def read(paths: Iterable[Path]) -> tuple[list[Node], dict[str, str]]:
 
 def parse(document: Mapping[str, Any]) -> Node:
     """One document as a node. Raises KeyError, TypeError or ValueError when it is none."""
+    if document["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(f"schema_version {document['schema_version']!r} is not {SCHEMA_VERSION}")
     results = document["results"]
     if not isinstance(document.get("host"), str) or not results:
         raise ValueError("it has no host or no results")

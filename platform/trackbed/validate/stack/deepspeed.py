@@ -223,9 +223,8 @@ CHECKS = (
         child="host",
         why="`fatal error: Python.h: No such file or directory`, `c++: not found` or `Unable to JIT load the cpu_adam "
         "op due to ninja not being installed.` at the first step of a job with CPU offload, after the model is loaded.",
-        rule="Fails when a job says that it compiles (TRACKBED_COMPILER=1, CXX, `compiler` in an expectation file) "
-        "and the smallest extension does not compile or there is no ninja. Skipped when that fails and nobody asks for "
-        "it, as in the image.",
+        rule="Fails when a job says that it compiles (TRACKBED_COMPILER=1, CXX) and the smallest extension "
+        "does not compile or there is no ninja. Skipped when that fails and nobody asks for it, as in the image.",
     ),
     Check(
         id="deepspeed.stale-lock",
