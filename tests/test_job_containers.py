@@ -218,7 +218,7 @@ def test_the_remedy_for_folders_that_need_not_be_one_works(nodes: Nodes) -> None
 
 
 def test_a_host_name_that_resolves_to_loopback_is_one_failure_and_the_remedy_works(nodes: Nodes) -> None:
-    """It passes whatever uses the address, and gloo uses the name. The sum is not tried, and brings along who says why."""
+    """It passes whatever uses the address; gloo uses the name. The sum is not tried, and brings along who says why."""
     for rank in (0, 1):
         nodes.start(rank, user="0:0", before=LOOPBACK)
     told = [nodes.results(rank) for rank in (0, 1)]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from trackbed.validate import LEVELS, Check, Proof, docs_link
+from trackbed.validate.runner import LONGEST
 
 PROOFS: dict[Proof, str] = {
     "real": "really exercised by the tests",
@@ -59,10 +60,15 @@ def _family(name: str, checks: Sequence[Check]) -> str:
 
 def _section(check: Check) -> str:
     """One check; the anchor is written out, for a heading's own would lose the point in an id."""
-    proof = f"Proved: {PROOFS[check.proof]}. Levels: {', '.join(check.levels)}. Deadline: {check.deadline:g} s."
+    proof = f"Proved: {PROOFS[check.proof]}. Levels: {', '.join(check.levels)}. Deadline: {_deadline(check)}."
     parts = [f'<a id="{_anchor(check)}"></a>\n\n### {check.id}', f"{_first_upper(check.title)}. {_plain(check.why)}"]
     parts += [f"**Rule.** {_plain(check.rule)}"] if check.rule else []
     return "\n\n".join(part.rstrip() for part in [*parts, proof]) + "\n"
+
+
+def _deadline(check: Check) -> str:
+    cut = [level for level, most in LONGEST.items() if level in check.levels and check.deadline > most]
+    return f"{check.deadline:g} s" + (f", {LONGEST[cut[0]]:g} s at level {' and '.join(cut)}" if cut else "")
 
 
 def _anchor(check: Check) -> str:
