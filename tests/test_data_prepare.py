@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -601,3 +602,31 @@ def test_a_faulty_file_before_the_one_that_shows_the_format_is_counted_once(tmp_
     found = scan(tmp_path, "auto", 20, Effort())
     assert found["faults"] == 3
     assert [problem.where.rsplit("/", 1)[1] for problem in found["problems"]] == ["a.jsonl:1", "a.jsonl:2", "b.jsonl:2"]
+
+
+def test_a_killed_submitter_leaves_nothing_that_prepares(job: MakeJob, tmp_path: Path) -> None:
+    path = job()
+    data = tmp_path / "train.jsonl"
+    data.write_bytes(data.read_bytes() * 2000)
+    command = [sys.executable, "-m", "trackbed", "submit", str(path), "--dry-run"]
+    with subprocess.Popen(command, env=environ(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as one:
+        deadline = time.monotonic() + 60
+        while not (checks := _naming(path)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        one.kill()
+    assert checks
+    while _naming(path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _naming(path)
+    assert not list((tmp_path / "cache" / "prepared").glob("[!.]*/meta.json"))
+
+
+def _naming(job_file: Path) -> list[int]:
+    """Process ids of `trackbed data check` for a job."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if str(job_file).encode() in words and b"check" in words:
+                found.append(int(entry.name))
+    return found

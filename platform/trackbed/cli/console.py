@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import click
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from trackbed.errors import TrackbedError
+
 if TYPE_CHECKING:
     from trackbed.submit.plan import Plan
 
 # Seconds between two lines of progress, where there is no terminal to draw on.
 EVERY = 10.0
+# What is done sooner needs no word of progress in a log.
+QUIET_SECONDS = 2.0
 STEP = re.compile(r"step (\d+)/(\d+)  (.*)")
 
 
@@ -41,6 +48,28 @@ def stages(console: Console, *, after: float = 0) -> Iterator[Callable[[str, int
             progress.update(tasks[stage], completed=done, total=total)
 
         yield draw
+
+
+@contextmanager
+def reporting(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """Progress of named stages on standard error, so that what is printed can be piped."""
+    if quiet:
+        yield lambda stage, done, total: None
+        return
+    with stages(Console(stderr=True), after=QUIET_SECONDS) as progress:
+        yield progress
+
+
+@contextmanager
+def problems_as_json(asked: bool) -> Iterator[None]:
+    """Errors on standard output instead of standard error, for the program that asked."""
+    try:
+        yield
+    except TrackbedError as error:
+        if not asked:
+            raise
+        click.echo(json.dumps({"problems": [asdict(problem) for problem in error.problems]}))
+        raise click.exceptions.Exit(error.exit_code) from error
 
 
 class _Lines:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from trackbed.cli import console as looks
-from trackbed.cli.stack import must_run_jobs
+from trackbed.cli.console import problems_as_json, reporting
+from trackbed.cli.stack import must_run_jobs, within_quota
 from trackbed.errors import Problem, TrackbedError
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print the
 workers_option = click.option(
     "--workers", default=0, type=click.IntRange(min=0), metavar="N", help="Processes; as many as processors by default."
 )
-# What is done sooner needs no word of progress in a log.
-QUIET_SECONDS = 2.0
 SETS = ["pydocs", "digits", "fashion-mnist", "sounds"]
 FORMATS = ["auto", "chatml", "sharegpt", "alpaca", "prompt_completion"]
 
@@ -115,12 +112,12 @@ def _counts(job_file: Path, sets: tuple[str, ...], *, as_json: bool, workers: in
     from trackbed.data.chat.check import Effort, check
     from trackbed.job import ChatJob, ClassifyJob, data_path, load
 
-    with _problems_as_json(as_json), _progress() as progress:
+    with problems_as_json(as_json), reporting() as progress:
         job = load(job_file, sets)
         if isinstance(job, ClassifyJob):
             return _count_samples(job, progress)
         assert isinstance(job, ChatJob)
-        effort = Effort(progress, _within_quota(workers))
+        effort = Effort(progress, within_quota(workers))
         paths = data_path(job.data.train), data_path(job.data.heldout)
         return check(hub.resolve(job.model.name), *paths, job.data, effort)
 
@@ -170,8 +167,8 @@ def _check_samples(data: Path, how: Look) -> None:
     must_run_jobs()
     from trackbed.data.samples.parts import look
 
-    with _problems_as_json(how.as_json), _progress() as progress:
-        total, problems = look(data, max(1, how.workers or _within_quota(0) or len(os.sched_getaffinity(0))), progress)
+    with problems_as_json(how.as_json), reporting() as progress:
+        total, problems = look(data, max(1, how.workers or within_quota(0) or len(os.sched_getaffinity(0))), progress)
     if how.as_json:
         click.echo(json.dumps({"samples": total, "problems": [asdict(problem) for problem in problems]}, indent=2))
     else:
@@ -187,8 +184,8 @@ def _check_samples(data: Path, how: Look) -> None:
 def _check_lines(data: Path, how: Look) -> None:
     from trackbed.data.chat.check import Effort, scan
 
-    with _problems_as_json(how.as_json), _progress() as progress:
-        found = scan(data, how.form, how.most, Effort(progress, _within_quota(how.workers)))
+    with problems_as_json(how.as_json), reporting() as progress:
+        found = scan(data, how.form, how.most, Effort(progress, within_quota(how.workers)))
     problems = found.pop("problems")
     if how.as_json:
         click.echo(json.dumps({**found, "problems": [asdict(problem) for problem in problems]}, indent=2))
@@ -208,37 +205,6 @@ def _say_lines(data: Path, found: dict[str, Any], problems: list[Problem]) -> No
         f"{data}: {found['conversations']} conversations in the format {found['format']}, "
         f"{found['faults']} faulty{f' ({kinds})' if kinds else ''}"
     )
-
-
-@contextmanager
-def _problems_as_json(asked: bool) -> Iterator[None]:
-    """Errors on standard output instead of standard error, for the program that asked."""
-    try:
-        yield
-    except TrackbedError as error:
-        if not asked:
-            raise
-        click.echo(json.dumps({"problems": [asdict(problem) for problem in error.problems]}))
-        raise click.exceptions.Exit(error.exit_code) from error
-
-
-@contextmanager
-def _progress(*, quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Progress on standard error, so that what is printed can be piped."""
-    if quiet:
-        yield lambda stage, done, total: None
-        return
-    with looks.stages(Console(stderr=True), after=QUIET_SECONDS) as progress:
-        yield progress
-
-
-def _within_quota(asked: int) -> int:
-    """As many processes as were asked for; else as the group's quota allows, where that is less than the processors
-    there are; else 0, and the size of the data decides."""
-    from trackbed.validate.machine.cgroup import limits
-
-    quota = limits().cpu_quota
-    return asked or (max(1, int(quota)) if quota < len(os.sched_getaffinity(0)) else 0)
 
 
 @click.group(name="job")

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from trackbed.cli import console as looks
 from trackbed.cli import inspected
-from trackbed.cli.data import JOB_FILE, _problems_as_json, _progress, _within_quota, as_json_option, overrides
-from trackbed.cli.stack import must_run_jobs
+from trackbed.cli.console import problems_as_json, reporting
+from trackbed.cli.data import JOB_FILE, as_json_option, overrides
+from trackbed.cli.stack import must_run_jobs, within_quota
 from trackbed.errors import DataError, Problem, TrackbedError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _preview_chat(job: ChatJob, choice: Any, page: Path | None) -> None:
     from trackbed.data.inspection import preview_page
     from trackbed.data.inspection.preview import preview as look
 
-    with _progress(quiet=False) as progress:
+    with reporting() as progress:
         prepared = _prepared(job, choice.part, progress)
     view = look(prepared, hub.resolve(job.model.name), job.data, choice)
     if page:
@@ -69,7 +70,7 @@ def _preview_labelled(job: Job, choice: Any, page: Path | None) -> None:
     from trackbed.data.inspection import labelled_page
     from trackbed.data.inspection.labelled import preview as look
 
-    with _progress(quiet=False) as progress:
+    with reporting() as progress:
         config, parts = _parts(job, progress)
     _write(page, labelled_page.preview_html(look(parts, config, choice), config, choice.part, job.name))
 
@@ -84,7 +85,7 @@ def stats(job_file: Path, sets: tuple[str, ...], as_json: bool, page: Path | Non
     must_run_jobs()
     from trackbed.job import ChatJob, load
 
-    with _problems_as_json(as_json), _progress(quiet=as_json) as progress:
+    with problems_as_json(as_json), reporting(quiet=as_json) as progress:
         job = load(job_file, sets)
         found = _chat_stats(job, progress) if isinstance(job, ChatJob) else _labelled_stats(job, progress)
     if page:
@@ -133,7 +134,7 @@ def _prepared(job: ChatJob, part: str, progress: Progress) -> Prepared:
     from trackbed.job import data_path
 
     recipe = Recipe.of(data_path(getattr(job.data, part)), hub.resolve(job.model.name), job.data)
-    return prepare(recipe, progress, _within_quota(0))
+    return prepare(recipe, progress, within_quota(0))
 
 
 def _parts(job: Job, progress: Progress) -> tuple[SampleConfig, Parts]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,15 @@ def must_run_jobs() -> None:
         what = f"release {release.name} runs no job templates: {release.no_jobs}"
         remedy = f"use the image of release {names()[-1]}; your own scripts run here"
         raise TrackbedError(Problem(id="release.no-jobs", what=what, remedy=remedy))
+
+
+def within_quota(asked: int) -> int:
+    """As many processes as were asked for; else as the group's quota allows, where that is less than the processors
+    there are; else 0, and the size of the data decides."""
+    from trackbed.validate.machine.cgroup import limits
+
+    quota = limits().cpu_quota
+    return asked or (max(1, int(quota)) if quota < len(os.sched_getaffinity(0)) else 0)
 
 
 COMMANDS = (release_group, validate, fleet)

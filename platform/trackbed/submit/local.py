@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ import psutil
 
 from trackbed.errors import Problem, RunError
 from trackbed.submit import nsys
-from trackbed.submit.plan import Plan
+from trackbed.submit.plan import Plan, end_with_parent
 from trackbed.submit.run import Run, record_failure
 
 # Rank 0 begins the lines that are meant for a person with this; all others go to the log alone.
@@ -39,7 +38,7 @@ def send(plan: Plan, run: Run, on_line: Callable[[str], None]) -> None:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         with _signals_passed_on(Stop(process, plan)) as stop:
             for line in _lines(reader, process, stop):
@@ -108,12 +107,6 @@ def _lines(reader: TextIO, process: subprocess.Popen[bytes], stop: Stop) -> Iter
         stop.pass_on()
         with suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
-
-
-def _end_with_parent() -> None:
-    """torchrun is asked to stop when the submitter dies, however it dies."""
-    parent_death_signal = 1
-    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
 
 
 @contextmanager

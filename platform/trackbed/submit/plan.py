@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import shlex
+import signal
 import struct
 import subprocess
 import sys
@@ -123,7 +125,7 @@ def _count_data(job_file: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
     """
     flags = [word for override in overrides for word in ("--set", override)]
     command = [sys.executable, "-m", "trackbed", "data", "check", str(job_file), "--json", *flags]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, preexec_fn=end_with_parent)
     if done.returncode == 0:
         return dict(json.loads(done.stdout))
     try:
@@ -132,3 +134,9 @@ def _count_data(job_file: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
         what = f"the data check ended with exit code {done.returncode}; what it said is above"
         problems = [Problem(id="data.check-crashed", what=what)]
     raise DataError(problems)
+
+
+def end_with_parent() -> None:
+    """For a new process: it is asked to stop when the submitter dies, however it dies."""
+    parent_death_signal = 1
+    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
