@@ -15,7 +15,10 @@ import pytest
 from conftest import Command, conversation, write_jsonl
 from trackbed.data.chat import jsonl
 from trackbed.data.chat.batches import IGNORED, Batches, collate, pack
-from trackbed.data.chat.encode import Encoded, Sample, encode, load_tokenizer
+from trackbed.data.chat.encode import Sample, load_tokenizer
+from trackbed.data.chat.prepare import prepare
+from trackbed.data.chat.prepared import Prepared
+from trackbed.data.chat.recipe import Recipe
 from trackbed.data.config import DataConfig
 from trackbed.data.order import Share
 from trackbed.data.sets import pydocs
@@ -96,15 +99,22 @@ def config(**values: Any) -> DataConfig:
     return DataConfig(**{"train": "t", "heldout": "h", "max_length": 96, "row_length": 128, **values})
 
 
-def encoded(tmp_path: Path, tokenizer: Any, records: list[Any], **values: Any) -> Encoded:
-    return encode(write_jsonl(tmp_path / "chat.jsonl", records), tokenizer, config(**values))
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKBED_CACHE", str(tmp_path / "cache"))
+
+
+def encoded(tmp_path: Path, tokenizer: Any, records: list[Any], **values: Any) -> Prepared:
+    tokenizer.save_pretrained(tmp_path / "model")
+    path = write_jsonl(tmp_path / "chat.jsonl", records)
+    return prepare(Recipe.of(path, tmp_path / "model", config(**values)))
 
 
 def test_the_assistants_turns_and_their_end_tokens_are_learnt_and_nothing_else(tmp_path: Path, tokenizer: Any) -> None:
     record = turns(
         ("system", "be brief"), ("user", "a?"), ("assistant", "one"), ("user", "b?"), ("assistant", "two\nlines")
     )
-    (sample,) = encoded(tmp_path, tokenizer, [record]).samples
+    (sample,) = encoded(tmp_path, tokenizer, [record])
     whole = tokenizer.apply_chat_template(record["messages"], tokenize=False)
     assert tokenizer.decode(sample.ids) == whole
     assert tokenizer.decode(sample.ids[sample.supervised]) == "one<|im_end|>two\nlines<|im_end|>"
@@ -112,7 +122,7 @@ def test_the_assistants_turns_and_their_end_tokens_are_learnt_and_nothing_else(t
 
 def test_end_tokens_are_masked_by_position_and_never_by_being_padding(tmp_path: Path, tokenizer: Any) -> None:
     assert tokenizer.pad_token_id == tokenizer.eos_token_id
-    (sample,) = encoded(tmp_path, tokenizer, [conversation(1)]).samples
+    (sample,) = encoded(tmp_path, tokenizer, [conversation(1)])
     ends = np.flatnonzero(sample.ids == tokenizer.eos_token_id)
     assert [bool(sample.supervised[end]) for end in ends] == [False, True]
     labels = collate([[sample]]).labels[0]
@@ -135,7 +145,7 @@ LONG = turns(("user", "word " * 120), ("assistant", "yes"))
 
 def test_long_samples_are_dropped_counted_and_named(tmp_path: Path, tokenizer: Any) -> None:
     result = encoded(tmp_path, tokenizer, [conversation(1), LONG])
-    assert len(result.samples) == 1
+    assert len(result) == 1
     (dropped,) = result.dropped
     assert dropped.where.endswith("chat.jsonl:2")
     assert "at most 96" in dropped.reason
@@ -143,7 +153,7 @@ def test_long_samples_are_dropped_counted_and_named(tmp_path: Path, tokenizer: A
 
 def test_long_samples_are_cut_from_the_left(tmp_path: Path, tokenizer: Any) -> None:
     result = encoded(tmp_path, tokenizer, [LONG], too_long="truncate_left")
-    (sample,) = result.samples
+    (sample,) = result
     assert result.truncated == 1
     assert len(sample.ids) == 96
     assert tokenizer.decode(sample.ids[sample.supervised]) == "yes<|im_end|>"
@@ -168,12 +178,12 @@ def test_a_set_whose_answers_are_all_cut_off_is_refused_with_the_counts(tmp_path
         encoded(tmp_path, tokenizer, [LATE, later], too_long="truncate_left")
     (problem,) = caught.value.problems
     assert "every one of the 2 samples was left without a supervised token" in problem.what
-    whole = encoded(tmp_path, tokenizer, [LATE, later], max_length=9999).samples
+    whole = encoded(tmp_path, tokenizer, [LATE, later], max_length=9999)
     assert f"the longest has {max(len(sample.ids) for sample in whole)} tokens" in problem.what
     (enough,) = map(int, re.findall(r"set data.max_length to (\d+)", problem.remedy))
     supervised = sum(int(sample.supervised[1:].sum()) for sample in whole)
     for limit, lost in ((enough, 0), (enough - 1, 1)):
-        kept = encoded(tmp_path, tokenizer, [LATE, later], too_long="truncate_left", max_length=limit).samples
+        kept = encoded(tmp_path, tokenizer, [LATE, later], too_long="truncate_left", max_length=limit)
         assert supervised - sum(int(sample.supervised[1:].sum()) for sample in kept) == lost
 
 
@@ -232,7 +242,7 @@ def test_packed_and_unpacked_losses_agree(tmp_path: Path, tokenizer: Any, tiny_m
 
     from trackbed.train.model import SupervisedLoss, load, tensors
 
-    data = encoded(tmp_path, tokenizer, [conversation(k) for k in (3, 500, 77)]).samples
+    data = list(encoded(tmp_path, tokenizer, [conversation(k) for k in (3, 500, 77)]))
     model = SupervisedLoss(load(tiny_model, "fp32")).eval()
     with torch.no_grad():
         alone = sum(model(**tensors(collate([[sample]]), torch.device("cpu"))) for sample in data)
@@ -247,7 +257,7 @@ def test_the_loss_equals_that_of_transformers(tmp_path: Path, tokenizer: Any, ti
 
     from trackbed.train.model import SupervisedLoss, load, tensors
 
-    (sample,) = encoded(tmp_path, tokenizer, [conversation(9)]).samples
+    (sample,) = encoded(tmp_path, tokenizer, [conversation(9)])
     model = load(tiny_model, "fp32").eval()
     ids = torch.from_numpy(sample.ids)[None]
     labels = torch.where(torch.from_numpy(sample.supervised)[None], ids, IGNORED)

@@ -20,7 +20,7 @@ import pytest
 from conftest import Command, conversation, environ, write_jsonl
 from trackbed.data.chat import jsonl, lines
 from trackbed.data.chat.check import Effort, scan
-from trackbed.data.chat.encode import encode, load_tokenizer, tokenise
+from trackbed.data.chat.encode import Dropped, Sample, fit, load_tokenizer, nothing_left, tokenise
 from trackbed.data.chat.prepare import prepare
 from trackbed.data.chat.prepared import Prepared, open_prepared
 from trackbed.data.chat.recipe import Recipe
@@ -166,12 +166,17 @@ def cut_off(recipe: Recipe, too_long: str, max_length: int) -> DataConfig:
 
 def test_what_is_dropped_and_why_is_that_of_encoding_the_whole_file(recipe: Recipe, tokenizer: Any) -> None:
     config = cut_off(recipe, "truncate_left", 60)
-    plain = encode(recipe.data, tokenizer, config)
+    whole = list(tokenise(jsonl.read(recipe.data), tokenizer))
+    plain = [fit(sample, config) for sample in whole]
+    kept = [item for item in plain if isinstance(item, Sample)]
     prepared = prepare(Recipe.of(recipe.data, recipe.model, config))
     assert len(prepared.dropped) == len(range(0, COUNT, 3))
-    assert list(prepared.dropped) == plain.dropped
-    assert (prepared.truncated, prepared.tokens) == (plain.truncated, plain.tokens)
-    assert [sample.where for sample in prepared] == [sample.where for sample in plain.samples]
+    assert list(prepared.dropped) == [item for item in plain if isinstance(item, Dropped)]
+    assert prepared.truncated == sum(fitted is not item for fitted, item in zip(plain, whole, strict=True)) - len(
+        prepared.dropped
+    )
+    assert [sample.where for sample in prepared] == [sample.where for sample in kept]
+    assert all((mine.ids == other.ids).all() for mine, other in zip(prepared, kept, strict=True))
 
 
 @pytest.mark.parametrize(("too_long", "max_length"), [("drop", 8), ("truncate_left", 8)])
@@ -181,11 +186,11 @@ def test_nothing_left_is_refused_as_encoding_refuses_it(
     config = cut_off(recipe, too_long, max_length)
     if too_long == "truncate_left":
         write_jsonl(recipe.data, [json.loads(line) for line in recipe.data.read_text().splitlines()[::3]])
-    with pytest.raises(DataError) as plain:
-        encode(recipe.data, tokenizer, config)
+    lost = [fit(sample, config) for sample in tokenise(jsonl.read(recipe.data), tokenizer)]
     with pytest.raises(DataError) as caught:
         prepare(Recipe.of(recipe.data, recipe.model, config))
-    assert caught.value.problems == plain.value.problems
+    dropped = [item for item in lost if isinstance(item, Dropped)]
+    assert caught.value.problems == [nothing_left(recipe.data, dropped, config)]
     assert left_over(cache) == []
 
 

@@ -15,10 +15,11 @@ from transformers import PreTrainedTokenizerFast
 
 from chat_templates import BY_NAME, CHATML, FAMILIES, THINKING, TOOLS, TURN, Family, Turns, byte_level, conversations
 from conftest import write_jsonl
-from trackbed.data.chat.encode import Sample, attempt, encode, load_tokenizer, prompt, tokenise
+from trackbed.data.chat import jsonl
+from trackbed.data.chat.encode import Sample, attempt, load_tokenizer, prompt, tokenise
+from trackbed.data.chat.formats import Format
 from trackbed.data.chat.jsonl import Conversation, Message
 from trackbed.data.chat.template import Rendered, Template
-from trackbed.data.config import DataConfig
 from trackbed.errors import DataError, ModelError, Problem
 
 loaded = cache(Family.tokenizer)
@@ -311,10 +312,8 @@ def test_a_token_that_is_added_later_is_known() -> None:
 def test_every_faulty_conversation_of_a_file_is_named(tmp_path: Path) -> None:
     good = {"instruction": "a", "output": "b"}
     path = write_jsonl(tmp_path / "f.jsonl", [good, {**good, "system": "s"}, good, {**good, "system": "s"}])
-    config = DataConfig(train="t", heldout="h", format="alpaca")
-    with pytest.raises(DataError) as caught:
-        encode(path, loaded(BY_NAME["gemma"]), config)
-    assert [problem.where for problem in caught.value.problems] == [f"{path}:2", f"{path}:4"]
+    found = attempt(jsonl.read(path, Format.alpaca), loaded(BY_NAME["gemma"]))
+    assert [item.where for item in found if isinstance(item, Problem)] == [f"{path}:2", f"{path}:4"]
 
 
 def test_the_real_tokenizer_of_the_demonstration() -> None:

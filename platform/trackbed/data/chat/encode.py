@@ -5,21 +5,18 @@ them. `template` finds the turns in the text and `alignment` the tokens in the t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trackbed.data.chat import jsonl
 from trackbed.data.chat.alignment import Sample, aligner
-from trackbed.data.chat.formats import Format
 from trackbed.data.chat.jsonl import Conversation
 from trackbed.data.chat.template import Rendered, Template
 from trackbed.data.config import DataConfig
-from trackbed.errors import DataError, ModelError, Problem, TrackbedError
+from trackbed.errors import DataError, ModelError, Problem
 
-__all__ = ["Dropped", "Encoded", "Sample", "attempt", "encode", "error", "fit", "load_tokenizer", "nothing_left",
-           "prompt", "tokenise"]  # fmt: skip
+__all__ = ["Dropped", "Sample", "attempt", "fit", "load_tokenizer", "nothing_left", "prompt", "tokenise"]
 
 AT_ONCE = 256
 
@@ -33,24 +30,6 @@ class Dropped:
     reason: str
     tokens: int = 0
     needs: int = 0
-
-
-@dataclass
-class Encoded:
-    """A data set ready for training; `kept` and `samples` go together."""
-
-    samples: list[Sample] = field(default_factory=list)
-    kept: list[Conversation] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
-    truncated: int = 0
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(sample.ids) for sample in self.samples)
-
-    @property
-    def supervised_tokens(self) -> int:
-        return sum(int(sample.supervised.sum()) for sample in self.samples)
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -74,34 +53,11 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def encode(path: Path, tokenizer: Any, config: DataConfig) -> Encoded:
-    """Read and encode a whole file. Raises DataError or ModelError for faulty lines, samples too long under
-    `too_long: fail`, and a file of which nothing is left to learn."""
-    conversations = jsonl.read(path, None if config.format == "auto" else Format(config.format))
-    encoded = Encoded()
-    problems: list[Problem] = []
-    for conversation, sample in zip(conversations, attempt(conversations, tokenizer), strict=True):
-        result = sample if isinstance(sample, Problem) else fit(sample, config)
-        if isinstance(result, Problem):
-            problems.append(result)
-        elif isinstance(result, Dropped):
-            encoded.dropped.append(result)
-        else:
-            encoded.truncated += result is not sample
-            encoded.samples.append(result)
-            encoded.kept.append(conversation)
-    if problems:
-        raise error(problems)
-    if not encoded.samples:
-        raise DataError(nothing_left(path, encoded.dropped, config))
-    return encoded
-
-
 def tokenise(conversations: Iterable[Conversation], tokenizer: Any) -> Iterator[Sample]:
     """Encode conversations in order. Raises DataError or ModelError at the first that cannot be, by its `where`."""
     for item in attempt(conversations, tokenizer):
         if isinstance(item, Problem):
-            raise error([item])
+            raise (ModelError if item.id.startswith("model.") else DataError)(item)
         yield item
 
 
@@ -113,15 +69,6 @@ def attempt(conversations: Iterable[Conversation], tokenizer: Any) -> Iterator[S
         rendered = [template.rendered(conversation) for conversation in part]
         samples = iter(tokens.samples([item for item in rendered if isinstance(item, Rendered)]))
         yield from (item if isinstance(item, Problem) else next(samples) for item in rendered)
-
-
-def error(problems: Sequence[Problem]) -> TrackbedError:
-    """What to raise for problems of `attempt` or `fit`: at most 20 are named."""
-    more = len(problems) - jsonl.MOST_PROBLEMS
-    shown = list(problems[: jsonl.MOST_PROBLEMS])
-    if more > 0:
-        shown.append(Problem(id="data.more", what=f"and {more} more faulty conversations"))
-    return (ModelError if problems[0].id.startswith("model.") else DataError)(shown)
 
 
 def prompt(conversation: Conversation, tokenizer: Any) -> tuple[str, str]:
