@@ -6,16 +6,18 @@ import json
 import os
 import tarfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 
 import datasets
 from trackbed import folders
-from trackbed.data.config import ImageConfig
+from trackbed.data.config import AudioConfig, ImageConfig
 from trackbed.data.order import Share
 from trackbed.data.samples import decode
 from trackbed.data.samples.corrupt import image_fault, sound_fault
@@ -275,6 +277,26 @@ def test_a_folder_reads_files_and_not_what_lies_beside_them(tmp_path: Path) -> N
     (path / ".git").mkdir()
     (path / "ant" / ".cache").mkdir()
     assert len(Folder(path)) == COUNT
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    """In two containers that share a cache, two processes may well have the same number."""
+    content = [str(number) * 200_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            list(pool.map(lambda text: folders.replace(tmp_path / "file", text), content))
+            assert (tmp_path / "file").read_text() in content
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_sound_is_not_cut_to_nothing() -> None:
+    with pytest.raises(ValidationError, match="seconds"):
+        AudioConfig(kind="audio", train="t", heldout="h", seconds=0.00001)
+
+
+def test_a_picture_that_pil_takes_for_a_bomb_is_said_to_be_large(tmp_path: Path) -> None:
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
+    assert "too large" in image_fault((tmp_path / "bomb.png").read_bytes())
 
 
 def test_a_killed_build_does_not_stand_in_the_way_of_the_next(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from trackbed.data.chat.check import Effort, scan
 from trackbed.data.chat.encode import Dropped, Sample, fit, load_tokenizer, nothing_left, tokenise
 from trackbed.data.chat.prepare import prepare
 from trackbed.data.chat.prepared import Prepared, open_prepared
-from trackbed.data.chat.recipe import Recipe
+from trackbed.data.chat.recipe import Recipe, gather
 from trackbed.data.config import DataConfig
 from trackbed.errors import DataError, ModelError
 
@@ -345,7 +345,7 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from trackbed.data.chat.prepare import prepare
-from trackbed.data.chat.recipe import Recipe
+from trackbed.data.chat.recipe import Recipe, gather
 def peak(process):
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
@@ -635,3 +635,11 @@ def _naming(job_file: Path) -> list[int]:
             if str(job_file).encode() in words and b"check" in words:
                 found.append(int(entry.name))
     return found
+
+
+def test_a_lock_that_cannot_be_held_is_said(recipe: Recipe, cache: Path) -> None:
+    ingredients = gather(recipe, lambda stage, done, total: None)
+    ingredients.folder.with_name(f".{ingredients.folder.name}.lock").mkdir(parents=True)
+    with pytest.raises(DataError, match="the cache cannot be written") as caught:
+        prepare(recipe)
+    assert caught.value.problems[0].id == "data.cache-write"

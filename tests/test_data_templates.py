@@ -21,6 +21,7 @@ from trackbed.data.chat.formats import Format
 from trackbed.data.chat.jsonl import Conversation, Message
 from trackbed.data.chat.template import Rendered, Template
 from trackbed.errors import DataError, ModelError, Problem
+from trackbed.train.evaluate import last_question
 
 loaded = cache(Family.tokenizer)
 EACH = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -327,3 +328,10 @@ def test_the_real_tokenizer_of_the_demonstration() -> None:
         assert tokenizer.backend_tokenizer.decode(sample.ids, skip_special_tokens=False) == whole(
             made(turns), tokenizer
         )
+
+
+def test_the_question_of_an_answer_is_what_stands_before_it() -> None:
+    turns = made([("user", "one?"), ("assistant", "1"), ("user", "two?"), ("assistant", "2")], {3: 0})
+    assert last_question(turns) == "one?"
+    assert prompt(turns, loaded(BY_NAME["chatml"]))[1] == "1"
+    assert last_question(made([("user", "one?"), ("assistant", "1"), ("user", "thanks")])) == "one?"

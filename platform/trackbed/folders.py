@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ def lock(folder: Path) -> TextIO:
 
 def replace(path: Path, content: str | bytes) -> None:
     """Write a file as a whole, or not at all: nobody ever reads half of it, also after a crash. Raises OSError."""
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial = _partial(path)
     try:
         with partial.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -54,6 +55,12 @@ def replace(path: Path, content: str | bytes) -> None:
     finally:
         partial.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def _partial(path: Path) -> Path:
+    """A name beside a path that nobody else has. Process numbers would not do: in containers that share a cache, two
+    processes often have the same, and so has the next one after one that was killed."""
+    return path.with_name(f".{path.name}.partial-{secrets.randbelow(10**15)}")
 
 
 def sync(folder: Path) -> None:
@@ -94,9 +101,7 @@ def data() -> Path:
 @contextmanager
 def staged(folder: Path) -> Iterator[Path]:
     """An empty folder beside another, which takes its place as a whole when the work in it is done, or not at all."""
-    staging = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-    # In a container a process often has the number that a killed one had.
-    shutil.rmtree(staging, ignore_errors=True)
+    staging = _partial(folder)
     staging.mkdir(parents=True)
     try:
         yield staging

@@ -117,7 +117,7 @@ def read(path: Path) -> tuple[Made, Arrays] | None:
     """A part that was written before: what came of it, and its arrays. None when it is not whole (each array has its
     checksum)."""
     try:
-        with np.load(path) as stored:
+        with path.open("rb") as file, np.load(file) as stored:
             arrays = {name: stored[name] for name in stored.files}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

@@ -57,7 +57,9 @@ def prepare(recipe: Recipe, progress: Progress = silent, workers: int = 0) -> Pr
 @contextmanager
 def _alone(folder: Path, progress: Progress) -> Iterator[None]:
     """Hold the lock beside a folder; it ends with this process, and its file stays, or two could hold two of them."""
-    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+    with part.writing(folder.parent):
+        lock = folder.with_name(f".{folder.name}.lock").open("a")
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

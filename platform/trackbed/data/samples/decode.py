@@ -94,6 +94,8 @@ def _other_size(data: bytes) -> tuple[int, int]:
     try:
         with Image.open(io.BytesIO(data)) as opened:
             return opened.height, opened.width
+    except Image.DecompressionBombError as error:
+        raise SizeError(f"it is too large: at most {MOST_PIXELS} pixels") from error
     except Exception as error:
         # PIL's decoders raise what they like on broken files.
         raise SizeError(f"it begins with 0x{data[:4].hex()}: no image format that is known here") from error
