@@ -87,8 +87,12 @@ class ClassifyJob(Job):
         widths, depths = self.model.widths, self.model.depths
         if len(widths) != len(depths):
             raise ValueError(f"model.widths has {len(widths)} numbers, model.depths {len(depths)}: one each a stage")
-        if self.model.architecture == "resnet" and self.train.rows_per_rank == 1:
-            raise ValueError("train.rows_per_rank is 1: the batch norms of a resnet need two rows or more")
+        # A resnet halves what it sees twice at first and once a stage after the first.
+        side = self.data.size if isinstance(self.data, ImageConfig) else 0
+        one_pixel = 0 < side <= 2 ** (len(widths) + 1)
+        if self.model.architecture == "resnet" and one_pixel and self.train.rows_per_rank == 1:
+            what = f"of a picture of {side} pixels one is left, and batch norms need two values or more"
+            raise ValueError(f"train.rows_per_rank is 1: {what}")
         if self.model.architecture == "vit":
             self._patches_fit()
         return self
