@@ -88,6 +88,13 @@ def test_how_long_nodes_wait_can_be_set(said: str, seconds: float) -> None:
     assert session.wait_seconds({session.WAIT: said}) == seconds
 
 
+def test_a_step_on_some_of_its_jobs_nodes_meets_at_its_own_first_one() -> None:
+    """As srun -N2 -w gpu09,big sets them in an allocation of three nodes."""
+    step = {**SLURM, "SLURM_NNODES": "2", "SLURM_NODEID": "1", "SLURM_STEP_NODELIST": "gpu09,big"}
+    here = place(step)
+    assert (here.nodes, here.address, here.names) == (2, "gpu09", ("gpu09", "big"))
+
+
 # --- facts ---
 
 

@@ -12,6 +12,8 @@ SLURM_PORTS = (20000, 10000)
 # Kubeflow's Trainer writes torchrun's own options as PET_ variables, its older operator the plain ones.
 NODES = ("NNODES", "PET_NNODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 RANK = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "SLURM_NODEID")
+# A step may have only some of its job's nodes, and the job's first one not among them.
+NODELIST = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 ADDRESS = ("MASTER_ADDR", "PET_MASTER_ADDR")
 MASTER_PORT = ("MASTER_PORT", "PET_MASTER_PORT")
 
@@ -39,7 +41,7 @@ def place(environment: Mapping[str, str]) -> Place:
     rank = _whole(environment, RANK, None)
     if not 0 <= rank < nodes:
         raise ValueError(f"{_said(environment, RANK)}, but there are {nodes} nodes: they count from 0 to {nodes - 1}")
-    names = tuple(hosts(environment.get("SLURM_JOB_NODELIST", "")))
+    names = tuple(hosts(_first(environment, NODELIST)))
     address = _first(environment, ADDRESS) or (names[0] if names else "")
     if not address:
         raise ValueError("MASTER_ADDR is not set: it is the name or address of node 0, the same on every node")
