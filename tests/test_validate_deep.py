@@ -214,6 +214,7 @@ def test_a_baseline_of_a_busy_machine_says_so(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("garbage", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
         ("[]", "is no baseline of this version"),
         ('{"schema_version": 2}', "is no baseline of this version"),
         ('{"schema_version": 1, "figures": {}}', "has no figures"),

@@ -53,7 +53,7 @@ def load(path: Path) -> dict[str, Any]:
     """A baseline file's content. Raises ValidationError with every mistake in it."""
     try:
         raw = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         said = (error.strerror if isinstance(error, OSError) else "") or f"is no JSON: {error}"
         raise ValidationError(_problem(path, said, SAVE)) from error
     if mistakes := _mistakes(raw):
