@@ -46,8 +46,8 @@ def main(figure: str = "") -> None:
 
 def candidates(folder: Path) -> dict[str, Callable[[], Batches]]:
     named: dict[str, Callable[[], Batches]] = {
-        f"torch DataLoader, Pillow, {workers} workers": lambda workers=workers: peers.torch_loader(
-            folder, ROWS, workers
+        f"torch DataLoader, Pillow, {workers} worker{'' if workers == 1 else 's'}": lambda workers=workers: (
+            peers.torch_loader(folder, ROWS, workers)
         )
         for workers in (0, 1, 2)
     }

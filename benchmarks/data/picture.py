@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-WIDTH, LABEL, BAR, LINE = 760, 250, 400, 26
-OURS, OTHERS = "#76b900", "#8a93a0"
+WIDTH, LABEL, BAR, LINE = 760, 260, 380, 26
+OURS, OTHERS = "#2f81f7", "#8a93a0"
 STYLE = "text{font:14px system-ui,sans-serif;fill:#6b7280}.title{font-weight:600}"
 
 
