@@ -100,13 +100,17 @@ def job(tmp_path: Path, tiny_model: Path) -> Callable[..., Path]:
             "checkpoint": {"every": 3, "keep": 2},
             "resources": {"ranks": 2, "timeout_minutes": 2},
         }
-        for name, values in sections.items():
-            content[name] = {**content[name], **values}
-        path = tmp_path / "job.yaml"
-        path.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
-        return path
+        return write_job(tmp_path / "job.yaml", content, sections)
 
     return make
+
+
+def write_job(path: Path, content: dict[str, Any], sections: dict[str, dict[str, Any]]) -> Path:
+    """A job, with sections laid over those it has."""
+    for name, values in sections.items():
+        content[name] = {**content[name], **values}
+    path.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+    return path
 
 
 @pytest.fixture

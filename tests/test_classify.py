@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 
 import datasets
-from conftest import Command
+from conftest import Command, write_job
 from runs import events, losses, ranks_of, stop_at, submit
 from trackbed.data.config import AudioConfig, ImageConfig
 from trackbed.data.order import Share
@@ -60,11 +59,7 @@ def image_job(tmp_path: Path) -> MakeJob:
             "checkpoint": {"every": 15, "keep": 2},
             "resources": {"ranks": 2, "timeout_minutes": 2},
         }
-        for name, values in sections.items():
-            content[name] = {**content[name], **values}
-        path = tmp_path / "job.yaml"
-        path.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
-        return path
+        return write_job(tmp_path / "job.yaml", content, sections)
 
     return make
 

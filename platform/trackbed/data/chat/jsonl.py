@@ -17,7 +17,7 @@ from trackbed.data.chat.lines import named
 from trackbed.data.chat.turns import Conversation, Message
 from trackbed.errors import DataError, Problem
 
-__all__ = ["MOST_PROBLEMS", "Conversation", "Message", "parse", "read", "scan"]
+__all__ = ["MOST_PROBLEMS", "Conversation", "Message", "hopeless", "parse", "read", "recognised", "scan"]
 
 MOST_PROBLEMS = 20
 
@@ -53,13 +53,13 @@ def scan(path: Path, form: Format | None = None) -> Iterator[Conversation | Prob
     try:
         for number, raw in lines.numbered(path):
             where = f"{path}:{number}"
-            found = form or _recognised(raw, where, first=number == 1)
+            found = form or recognised(raw, where, first=number == 1)
             if isinstance(found, Format):
                 form = found
                 yield parse(raw, where, form, first=number == 1)
                 continue
             yield found
-            if found.id == "data.format-ambiguous" or raw.startswith(lines.UTF16):
+            if hopeless(found, raw):
                 return
     except OSError as error:
         yield named(
@@ -77,7 +77,8 @@ def parse(raw: bytes, where: str, form: Format, *, first: bool) -> Conversation 
     return record if isinstance(record, Problem) else formats.convert(record, form, where)
 
 
-def _recognised(raw: bytes, where: str, *, first: bool) -> Format | Problem:
+def recognised(raw: bytes, where: str, *, first: bool) -> Format | Problem:
+    """The format that a line shows, or what is wrong with it."""
     record = lines.value(raw, where, first=first)
     if isinstance(record, Problem):
         return record
@@ -85,3 +86,8 @@ def _recognised(raw: bytes, where: str, *, first: bool) -> Format | Problem:
         return formats.recognise([record])
     except DataError as error:
         return replace(error.problems[0], where=where)
+
+
+def hopeless(fault: Problem, raw: bytes) -> bool:
+    """Whether no later line can be judged either."""
+    return fault.id == "data.format-ambiguous" or raw.startswith(lines.UTF16)

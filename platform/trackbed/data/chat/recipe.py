@@ -6,12 +6,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from trackbed import folders
-from trackbed.data.chat import formats, lines
+from trackbed.data.chat import jsonl, lines
 from trackbed.data.chat.fingerprint import File, Progress, digest, fingerprint, jsonl_files
 from trackbed.data.chat.formats import Format
 from trackbed.data.chat.jsonl import MOST_PROBLEMS
@@ -113,27 +113,11 @@ def _recognise(data: Path, paths: Sequence[Path]) -> Head:
     kinds: Counter[str] = Counter()
     for number, path in enumerate(paths):
         for line, raw in lines.numbered(path):
-            found = _recognise_line(raw, f"{path}:{line}", first=line == 1)
+            found = jsonl.recognised(raw, f"{path}:{line}", first=line == 1)
             if isinstance(found, Format):
                 return Head(found, (number, line), kinds, faults)
             kinds[found.id] += 1
             faults += [found] if len(faults) < MOST_PROBLEMS else []
-            if _hopeless(found, raw):
+            if jsonl.hopeless(found, raw):
                 raise DataError(faults)
     raise DataError(first_of(faults, kinds.total(), data)) if faults else nothing_in(data)
-
-
-def _recognise_line(raw: bytes, where: str, *, first: bool) -> Format | Problem:
-    """The format that a line shows, or what is wrong with it."""
-    record = lines.value(raw, where, first=first)
-    if isinstance(record, Problem):
-        return record
-    try:
-        return formats.recognise([record])
-    except DataError as error:
-        return replace(error.problems[0], where=where)
-
-
-def _hopeless(fault: Problem, raw: bytes) -> bool:
-    """Whether no later line can be judged either."""
-    return fault.id == "data.format-ambiguous" or raw.startswith(lines.UTF16)
