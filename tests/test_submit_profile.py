@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Command
-from test_training import ranks_of, stop_at
+from runs import ranks_of, stop_at
 from trackbed import folders
 from trackbed.submit import nsys
 from trackbed.submit.plan import Plan

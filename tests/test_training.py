@@ -129,7 +129,8 @@ def test_old_checkpoints_are_pruned_and_the_pointer_names_the_newest(finished: t
 
 def test_15_steps_and_a_kill_and_15_more_equal_30(job: MakeJob, trackbed: Command, tmp_path: Path) -> None:
     path = job(
-        train={"steps": 30, "learning_rate": 0.003},
+        # Slow enough for the run to be far from its end when a word of its eighteenth step arrives.
+        train={"steps": 30, "learning_rate": 0.003, "accumulate": 4},
         evaluate={"every": 30, "samples": 4, "answers": 0, "max_new_tokens": 2},
         checkpoint={"every": 15, "keep": 1},
     )

@@ -30,10 +30,8 @@ class Ranks:
         return cls(int(get("RANK", "0")), int(get("LOCAL_RANK", "0")), int(get("WORLD_SIZE", "1")))
 
 
-def connect(ranks: Ranks, job: Job) -> torch.device:
-    """Join the process group; RunError when the world is not the one that the job asked for."""
-    import deepspeed
-
+def check_world(ranks: Ranks, job: Job) -> None:
+    """RunError when the world is not the one that the job asked for."""
     if ranks.world != job.resources.ranks:
         raise RunError(
             Problem(
@@ -42,6 +40,12 @@ def connect(ranks: Ranks, job: Job) -> torch.device:
                 remedy="start it with `trackbed submit`, or with torchrun --nproc-per-node = resources.ranks",
             )
         )
+
+
+def connect(ranks: Ranks, job: Job) -> torch.device:
+    """Join the process group."""
+    import deepspeed
+
     gpu = torch.cuda.is_available()
     if not gpu:
         _forget_compiled_operations()

@@ -37,6 +37,7 @@ class Trainer:
     def __init__(self, job: Job, folder: Path, say: Say) -> None:
         self.job, self.folder = job, folder
         self.ranks = Ranks.from_environment()
+        engine.check_world(self.ranks, job)
         self.say: Say = say if self.ranks.rank == 0 else lambda text: None
         self.stop = StopSignal()
         # Held until this process ends: two attempts must never write one folder.
