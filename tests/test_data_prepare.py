@@ -36,7 +36,7 @@ GOOD = json.dumps(conversation(1)).encode() + b"\n"
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRACKBED_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "prepared"
+    return tmp_path / "cache" / "data" / "prepared"
 
 
 @pytest.fixture
@@ -384,7 +384,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[list[list[Any]], dict[str,
 
 
 def parts(cache_of: Path) -> list[Path]:
-    return sorted((cache_of / "cache" / "prepared").glob(".*.parts/0*.npz"))
+    return sorted((cache_of / "cache" / "data" / "prepared").glob(".*.parts/0*.npz"))
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -407,7 +407,7 @@ def test_a_killed_prepare_goes_on_and_its_files_are_the_same(larger: Path, tiny_
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     kept = {path: path.stat().st_mtime_ns for path in parts(tmp_path / "killed")}
-    folder = tmp_path / "killed" / "cache" / "prepared" / Path(whole["folder"]).name
+    folder = tmp_path / "killed" / "cache" / "data" / "prepared" / Path(whole["folder"]).name
     assert not folder.exists()
     assert kept
     progress, again = finished(start(larger, tiny_model, tmp_path / "killed", part=16 * PART))
@@ -623,7 +623,7 @@ def test_a_killed_submitter_leaves_nothing_that_prepares(job: MakeJob, tmp_path:
     while _naming(path) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not _naming(path)
-    assert not list((tmp_path / "cache" / "prepared").glob("[!.]*/meta.json"))
+    assert not list((tmp_path / "cache" / "data" / "prepared").glob("[!.]*/meta.json"))
 
 
 def _naming(job_file: Path) -> list[int]:

@@ -166,7 +166,7 @@ def _identity(path: Path) -> list[int]:
 
 def _entry(path: Path, part_bytes: int) -> Path:
     name = hashlib.sha256(f"{path.resolve()}:{part_bytes}".encode()).hexdigest()[:32]
-    return folders.cache() / "prepared" / "index" / f"{name}.json"
+    return folders.data() / "prepared" / "index" / f"{name}.json"
 
 
 def _remembered(path: Path, part_bytes: int) -> File | None:

@@ -73,7 +73,7 @@ class Ingredients:
 
     @property
     def folder(self) -> Path:
-        return folders.cache() / "prepared" / self.key
+        return folders.data() / "prepared" / self.key
 
     @property
     def bytes(self) -> int:

@@ -143,7 +143,7 @@ def _counted(progress: Progress | None, total: int) -> Callable[[int], None] | N
 
 
 def _healthy(source: Source, config: SampleConfig, progress: Progress | None) -> tuple[Source, list[Bad]]:
-    kept = folders.cache() / "scans" / f"{digest([source.stamp, type(config).__name__])[:32]}.jsonl"
+    kept = folders.data() / "scans" / f"{digest([source.stamp, type(config).__name__])[:32]}.jsonl"
     policy = Policy(config.on_corrupt, config.skip_at_most, kept)
     fault = work(config, train=False).fault
     whole, quarantine = healthy(source, fault, policy, workers=config.workers, progress=_counted(progress, len(source)))
