@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trackbed.data.order import Order, Share, uniform
+from trackbed.data.pipeline import agreed_step
 from trackbed.errors import DataError
 
 EPOCHS = 3
@@ -58,6 +59,12 @@ def test_without_shuffle_the_order_is_that_of_the_files() -> None:
 def test_no_sample_is_an_error() -> None:
     with pytest.raises(DataError, match="no sample"):
         Order(0, seed=0)
+
+
+def test_a_checkpoint_without_a_place_in_the_data_is_refused() -> None:
+    """As those of earlier versions are, whose order was another one."""
+    with pytest.raises(DataError, match="start a new run"):
+        agreed_step({}, digest="0" * 64)
 
 
 def test_random_numbers_depend_on_sample_epoch_and_seed_alone() -> None:

@@ -167,3 +167,15 @@ def test_readme_names_commands_and_files_that_exist() -> None:
         assert re.search(rf"^{verb}:", targets, re.MULTILINE), verb
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists(), link
+
+
+def test_the_command_line_knows_every_set_and_format() -> None:
+    """It repeats their names, because to import them takes seconds."""
+    from typing import get_args, get_type_hints
+
+    from trackbed.cli import data
+    from trackbed.data.config import DataConfig
+    from trackbed.data.sets.catalogue import SETS
+
+    assert list(SETS) == data.SETS
+    assert list(get_args(get_type_hints(DataConfig)["format"])) == data.FORMATS

@@ -190,7 +190,7 @@ def _load(engine: Any, path: Path) -> Position:
         raise CheckpointError(Problem(id="checkpoint.unreadable", where=str(path), what="DeepSpeed did not load it"))
     # Pickled, but hashed above: what is loaded is what this run itself wrote.
     _set_random_state(torch.load(path / f"random-rank{_rank():05d}.pt", weights_only=False))
-    return Position(int(manifest["step"]), manifest["data"])
+    return Position(int(manifest["step"]), manifest.get("data", {}))
 
 
 def _fault(path: Path, entry: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from trackbed.data.config import AudioConfig, ImageConfig, SampleConfig
 from trackbed.data.samples.graph import Work
 from trackbed.data.samples.loader import Loading
 
-# Every other size is cut from a picture an eighth larger, as evaluations of ImageNet do: 224 from 256.
+# Every size is cut from a picture a seventh larger, as evaluations of ImageNet do: 224 from 256.
 RESIZE = 8 / 7
 
 
